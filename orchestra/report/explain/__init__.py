@@ -21,54 +21,41 @@ from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 
-from orchestra.explain import deciding, placing, recorded_run
-from orchestra.explain.panel import Panel
-from orchestra.explain.recorded_run import RecordedRun
-from orchestra.explain.rendering import html, text
-from orchestra.runtime import command_line, console
-from orchestra.runtime.summary import summary
-from orchestra.runtime.user_code import is_spec, name_of
-from orchestra.vocabulary import ConfigError, Delegate, Place
-
-__all__ = ["Panel", "html", "main", "panels", "text"]
+from orchestra.command import terminal
+from orchestra.kernel.vocabulary import ConfigError, Delegate, Place
+from orchestra.report.explain import deciding, placing
+from orchestra.report.explain.panel import Panel
+from orchestra.report.explain.rounds import Round, rounds
+from orchestra.report.explain.text import text
+from orchestra.report.totals import damaged_is_one_line, summary
 
 
 def panels(folder: Path) -> list[Panel]:
-    """The panels of a run, round by round. Raises ConfigError or TapeMiss for a damaged folder."""
-    run = recorded_run.read(folder)
-    return [*_about_own_code(run), *_of_rounds(run)]
+    """The panels of a run, round by round. Raises ConfigError for a damaged folder."""
+    found = rounds(folder)
+    with damaged_is_one_line(folder):
+        return list(_panels_of(folder, found))
 
 
-def _about_own_code(run: RecordedRun) -> Iterator[Panel]:
-    """Which equations the user's own Python took the place of."""
-    options = run.options
-    seams = (
-        ("20 and 22", "orchestrator", options.method),
-        ("5-12", "scheduler", options.scheduler),
-        ("19-20", "memory", options.memory),
-    )
-    for equation, seam, spec in seams:
-        if is_spec(spec):
-            own = f"its own {seam} ({name_of(spec)})"
-            yield Panel("", equation, f"The run used {own}, so these are not shown.")
-
-
-def _of_rounds(run: RecordedRun) -> Iterator[Panel]:
+def _panels_of(folder: Path, found: Sequence[Round]) -> Iterator[Panel]:
+    own = {round.method for round in found if ":" in round.method}
+    for method in sorted(own):
+        yield Panel(
+            "",
+            "5-22",
+            f"Only Eq. 21 is known: the method is the user's own ({method}).",
+        )
+    logprobs = deciding.log_probabilities(folder)
     is_last_chance = False
-    whole = run
-    for round, following in zip_longest(whole.rounds, whole.rounds[1:]):
-        run = whole.in_round(round.state.round)
-        has_scheduler = not is_spec(run.options.scheduler)
-        has_memory = not is_spec(run.options.memory)
+    for round, following in zip_longest(found, found[1:]):
         is_last_chance |= round.state.round > round.state.rounds
-        if has_memory:
-            yield from deciding.context(run, round)
-        yield from deciding.stop(run, round, is_last_chance)
-        if has_scheduler:
-            yield from placing.chosen_batch(run, round)
-            yield from placing.executors(run, round)
         next_usd = following.state.budget_usd if following else None
-        yield from deciding.budget(run, round, next_usd)
+        if round.method not in own:
+            yield from deciding.context(round)
+            yield from deciding.stop(round, logprobs, is_last_chance)
+            yield from placing.chosen_batch(round)
+            yield from placing.executors(round)
+        yield from deciding.budget(round, next_usd)
         # If nothing was affordable, the next decision is the last one.
         is_last_chance = isinstance(round.y_t, Delegate) and not round.ran
 
@@ -93,16 +80,15 @@ def main(argv: Sequence[str]) -> int:
         if a.place is not None:
             shown = _at(a.place, shown)
         if a.json:
-            console.put(json.dumps([asdict(panel) for panel in shown]))
-        elif shown:
-            console.put("\n\n".join(text(panel) for panel in shown))
-        else:
-            console.put("Nothing to explain: the run used none of these equations.")
+            terminal.put(json.dumps([asdict(panel) for panel in shown]))
+            return
+        nothing = "Nothing to explain: the run used none of these equations."
+        terminal.put("\n\n".join(text(panel) for panel in shown) or nothing)
         ending = summary(a.folder).ending
-        if ending.why and not a.json:
-            console.put(f"The run ended as {ending.state}: {ending.why}")
+        if ending.why:
+            terminal.put(f"The run ended as {ending.state}: {ending.why}")
 
-    return command_line.run_program(p.prog, work)
+    return terminal.run_program(p.prog, work)
 
 
 def _at(where: str, shown: Sequence[Panel]) -> list[Panel]:
@@ -110,8 +96,9 @@ def _at(where: str, shown: Sequence[Panel]) -> list[Panel]:
     place = Place.parse(where)
     if place is None:
         raise ConfigError(f"{where} is not a place; write r2 or r2/t1")
-    prefix = f"r{place.round}"
-    prefix += f"/t{place.subtask}" if place.subtask else ""
+    prefix = (
+        str(Place(place.round, place.subtask)) if place.subtask else f"r{place.round}"
+    )
     found = [p for p in shown if f"{p.place}/".startswith(f"{prefix}/")]
     if not found:
         places = ", ".join(dict.fromkeys(p.place for p in shown if p.place))

@@ -3,43 +3,28 @@
 orchestra-min report RUN    how a run ended and why, its costs, calls, decisions and equations
 orchestra-min report DIR    the runs of a folder as a table, each with its page; compares any two
 orchestra-min report RUN --live    the page of a run that is in progress follows it
-orchestra-min report RUN --perfetto TRACE    the calls as a trace, for ui.perfetto.dev
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-from orchestra.evaluation.trace import perfetto
-from orchestra.page import live, page
-from orchestra.page.folder_data import run_folders, scores_in, short_row, without_run
-from orchestra.page.run_data import (
-    Recorded,
-    RunRow,
-    Texts,
-    media_rows,
-    page_row,
-    read,
-    run_row,
-)
-from orchestra.runtime import command_line, console, outside
-from orchestra.runtime.run_folder import is_begun
-from orchestra.runtime.summary import is_running
-from orchestra.vocabulary import ConfigError
+from orchestra.command import terminal
+from orchestra.kernel.vocabulary import ConfigError
+from orchestra.report import live, run_data
+from orchestra.report.folder_data import run_folders, scores_in, short_row
+from orchestra.report.page import page
+from orchestra.report.totals import is_running
 
 FOLLOWED = ("run.json", "tape.jsonl", "trajectory.jsonl", "changes.diff")
 POLL_S = 0.5  # how often it is seen whether a run has ended
-Data = Mapping[str, Any]
 
 
 # ---- pages ---------------------------------------------------------------------------------------
@@ -47,41 +32,20 @@ Data = Mapping[str, Any]
 
 def report(folder: Path, media: Path | None = None) -> str:
     """The page of a run folder. `media`: a folder with media that it lacks. Raises ConfigError."""
-    return _page_of(read(folder), media)
+    return _page_of(run_data.read(folder), media)
 
 
-def _page_of(run: Recorded, media: Path | None) -> str:
-    data = _data_of(run, media)
+def _page_of(run: run_data.Recorded, media: Path | None) -> str:
+    data = run_data.data_of(run, media)
     return page(data, data["texts"])
 
 
-def run_data(folder: Path) -> dict[str, Any]:
-    """What the page of a run shows. Raises ConfigError."""
-    return _data_of(read(folder), None)
-
-
-def _data_of(run: Recorded, media: Path | None) -> dict[str, Any]:
-    texts = Texts()
-    row = page_row(run, texts)
-    return {"run": row, "media": media_rows(run, media), "texts": list(texts)}
-
-
-def write(
-    folder: Path, out: Path | None, trace: Path | None, media: Path | None = None
-) -> Path:
-    """Write the page, or the trace if it has a name. Returns the file. Raises ConfigError."""
-    if trace is not None:
-        trace.write_text(
-            json.dumps(perfetto(run_row(folder, Texts()))), encoding="utf-8"
-        )
-        return trace
+def write(folder: Path, out: Path | None = None, media: Path | None = None) -> Path:
+    """Write the page of a run or of a folder. Returns the file. Raises ConfigError."""
     file = out or folder / "report.html"
-    make = (
-        partial(report, folder)
-        if is_begun(folder)
-        else partial(_write_runs, folder, file)
-    )
-    _put(file, make(media), within=file if out else folder)
+    is_run = (folder / "run.json").is_file()
+    text = report(folder, media) if is_run else _write_runs(folder, file, media)
+    _put(file, text, within=file if out else folder)
     return file
 
 
@@ -91,22 +55,25 @@ def _write_runs(folder: Path, file: Path, media: Path | None) -> str:
     and left out.
     """
     pages = file.with_name(f"{file.stem}-runs")
+    runs = run_folders(folder)
     scores = scores_in(folder)
-    rows: list[RunRow] = []
-    for run in run_folders(folder):
+    rows = []
+    for run in runs:
         name = run.relative_to(folder).as_posix()
         try:
-            recorded = read(run)
+            recorded = run_data.read(run)
             row = short_row(recorded)
             text = _page_of(recorded, media)
         except (ConfigError, OSError) as error:
-            console.tell(f"left out: {name}: {error}")
+            terminal.tell(f"left out: {name}: {error}")
             continue
         place = _place_of_page(name)
         _put(pages / place, text, within=file.parent)
         link = f"{quote(os.fsencode(pages.name))}/{quote(os.fsencode(place))}"
         rows.append({**scores.pop(name, {}), **row, "name": name, "page": link})
-    rows += [without_run(name, s) for name, s in scores.items() if s["unfinished"]]
+    for name, scored in scores.items():
+        if scored["unfinished"]:
+            rows.append({**scored, "name": name, "state": "unfinished"})
     return page({"runs": rows, "name": folder.resolve().name}, ())
 
 
@@ -130,29 +97,27 @@ def _put(file: Path, text: str, within: Path) -> None:
         if path.is_symlink():
             raise ConfigError(f"{path} is a link; remove it, or give another --out")
     file.parent.mkdir(parents=True, exist_ok=True)
-    if file.parent == within or within in file.parents:
-        with outside.written(file) as page_file:
-            page_file.write(text.encode())
-    else:
-        file.write_text(text, encoding="utf-8")
+    file.write_text(text, encoding="utf-8", errors="replace")
 
 
 # ---- live ----------------------------------------------------------------------------------------
 
 
-@contextmanager
-def followed(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """A page that follows the run in a folder until the end of the block."""
-    stamp = partial(_stamp, folder)
-    with live.served(partial(_growing, folder), stamp) as url:
-        tell(f"live page: {url}")
-        yield
+def follow(folder: Path) -> Path:
+    """--live: serve the page until the run ends, and write it. Raises ConfigError."""
+    if not is_running(folder):
+        raise ConfigError(f"{folder} is not a run in progress; leave --live out")
+    with live.serve(partial(_growing, folder), partial(_stamp, folder)) as url:
+        print(f"live page: {url}", flush=True)
+        while is_running(folder):
+            time.sleep(POLL_S)
+    return write(folder)
 
 
-def _growing(folder: Path) -> Data:
+def _growing(folder: Path) -> run_data.Row:
     """The data of a run that may not have begun."""
     try:
-        return run_data(folder)
+        return run_data.data_of(run_data.read(folder))
     except ConfigError as error:
         return {"waiting": str(error), "texts": []}
 
@@ -164,28 +129,6 @@ def _stamp(folder: Path) -> str:
         file = folder / name
         parts.append(str(file.stat().st_size) if file.is_file() else "none")
     return "-".join(parts)
-
-
-def follow(folder: Path) -> int:
-    """--live: serve the page until the run ends, or Ctrl-C. Raises ConfigError."""
-    if not is_running(folder):
-        raise ConfigError(f"{folder} is not a run in progress; leave --live out")
-    try:
-        with followed(folder, partial(print, flush=True)):
-            while is_running(folder):
-                time.sleep(POLL_S)
-    except KeyboardInterrupt:
-        return 0
-    print(write(folder, None, None))
-    return 0
-
-
-def _check_live(a: argparse.Namespace) -> None:
-    """Raises ConfigError for a flag that --live cannot honour."""
-    for name in ("out", "media", "perfetto"):
-        if getattr(a, name) is not None:
-            advice = "leave it out, and use it in a report after the end of the run"
-            raise ConfigError(f"--{name}: does not go with --live; {advice}")
 
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -206,16 +149,13 @@ def main(argv: Sequence[str]) -> int:
         "--media", type=Path, metavar="DIR", help="where media are that a run lacks"
     )
     p.add_argument("--live", action="store_true", help="follow a run in progress")
-    p.add_argument(
-        "--perfetto", type=Path, metavar="TRACE", help="write a trace, not a page"
-    )
     a = p.parse_args(argv)
+    if a.live and (a.out or a.media):
+        p.error(
+            "--live: does not go with --out or --media; use them after the end of the run"
+        )
 
-    def work() -> int:
-        if a.live:
-            _check_live(a)
-            return follow(a.folder)
-        print(write(a.folder, a.out, a.perfetto, a.media))
-        return 0
+    def work() -> None:
+        print(follow(a.folder) if a.live else write(a.folder, a.out, a.media))
 
-    return command_line.run_program(p.prog, work)
+    return terminal.run_program(p.prog, work)

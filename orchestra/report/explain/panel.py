@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 NAME_CHARS = 40  # of a piece of the history, as the name of a row
@@ -12,9 +12,7 @@ NAME_CHARS = 40  # of a piece of the history, as the name of a row
 
 @dataclass(slots=True)
 class Row:
-    """One candidate. `figures` are those of the panel's columns; None is not recorded. A panel may
-    have thousands of rows, and a frozen one takes three times as long to make.
-    """
+    """One candidate. `figures` are those of the panel's columns; None: not recorded."""
 
     name: str
     figures: tuple[float | None, ...] = ()
@@ -27,8 +25,8 @@ class Panel:
     """Why the run did what it did at a place.
 
     `place` is as in r2 or r2/t1, or "" for the run as a whole. `title` says in a sentence what was
-    decided. `formula` is the paper's equation and `numbers` the same with the run's numbers, in the
-    notation of explain/rendering.py. `source` is the function that computes it, as
+    decided. `formula` is the paper's equation and `numbers` the same with the run's numbers; x_t
+    and x_{t+1} are subscripts, x^* is a superscript. `source` is the function that computes it, as
     FILE:LINE. A panel without a formula is a sentence alone.
     """
 
@@ -43,8 +41,17 @@ class Panel:
     source: str = ""
 
 
+def row_of(panel: Panel) -> dict[str, Any]:
+    """A panel for the page, with its figures as texts."""
+    rows = [
+        {**asdict(row), "figures": [figure(f) for f in row.figures]}
+        for row in panel.rows
+    ]
+    return {**asdict(panel), "rows": rows}
+
+
 def source_of(function: Callable[..., Any]) -> str:
-    """Where a function is in this version, as orchestra/matching.py:118."""
+    """Where a function is in this version, as orchestra/kernel/placing.py:118."""
     path = function.__module__.replace(".", "/")
     return f"{path}.py:{inspect.unwrap(function).__code__.co_firstlineno}"
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from orchestra.page import packed, page
+from orchestra.report.page import packed, page
 
 POLL_S = 1.0  # how often the script of the page asks for newer data
 LAST_S = 3.0  # how long a page may take to ask for the last data
@@ -125,7 +125,7 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def served(read: Read, stamp: Stamp) -> Iterator[str]:
+def serve(read: Read, stamp: Stamp) -> Iterator[str]:
     """The URL of the page, which is served until the end of the block."""
     following = Following(read, stamp)
     with Server(following) as server:

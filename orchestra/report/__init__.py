@@ -1,0 +1,1 @@
+"""What a run did: its page, its equations, and what it cost. All of it only reads run folders."""

@@ -1,0 +1,261 @@
+"""Which sub-tasks ran, on which backends, with which tools (Eq. 5, 7, 9-10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from orchestra.kernel.placing import (
+    LAMBDA_COST,
+    LAMBDA_LATENCY,
+    LAMBDA_TOOL,
+    Placed,
+    batch,
+    expected_cost_usd,
+    place,
+    ready,
+    requirements,
+    score,
+    tool_gain,
+    waiting,
+)
+from orchestra.kernel.vocabulary import (
+    SKILLS,
+    Backend,
+    BudgetExceeded,
+    Delegate,
+    SubTask,
+)
+from orchestra.report.explain.panel import Panel, Row, figure, listed, source_of
+from orchestra.report.explain.rounds import PAPER, Ran, Round
+
+FORMULA_5 = "b^*(u) = argmax_b ⟨r(u), φ_b⟩ − λ_c κ_b ℓ(u) − λ_l δ_b"
+FORMULA_7 = "T^*(u) = { g ∈ T : ⟨r_T(u), ψ(g)⟩ − λ_s > 0 }"
+FORMULA_9 = "R_t = { v ∈ V_t ∖ C_t : Pred(v) ⊆ C_t }"
+FORMULA_10 = (
+    "P_t = argmax_{P ⊆ R_t} Σ_{v ∈ P} U(v), |P| ≤ K_max, Σ_{v ∈ P} cost(v) ≤ B_t"
+)
+NAMES_EXECUTORS = (PAPER, "aorchestra")  # their main agent names models and tools
+LACKS = {
+    "txt": "cannot read text",
+    "img": "cannot see pictures",
+    "aud": "cannot hear",
+    "vid": "cannot watch video",
+    "code": "cannot write code",
+}
+UNKNOWN_TOOLS = "What the run's own tools can do is not recorded."
+
+
+def executors(round: Round) -> Iterator[Panel]:
+    """Eq. 5 and 7 of each sub-task that ran."""
+    for ran in round.ran:
+        u = round.graph.subtasks.get(ran.subtask.id)  # as it was delegated
+        if u is not None:
+            yield from _backend(round, u, ran)
+            yield from _tools(round, u, ran)
+
+
+def _is_known(round: Round, u: SubTask) -> bool:
+    """Whether r(u) can be computed."""
+    psi = round.state.capabilities
+    is_stated = bool(u.requirements) or not has_own_tools(round)
+    return is_stated or all(tool in psi for tool in u.tools or ())
+
+
+def has_own_tools(round: Round) -> bool:
+    return bool(round.options.more.get("tools") or round.options.more.get("mcp"))
+
+
+def _requirements(round: Round, u: SubTask) -> dict[str, float]:
+    return requirements(u, round.state.task, round.state.capabilities)
+
+
+# ---- Eq. 5 ---------------------------------------------------------------------------------------
+
+
+def _backend(round: Round, u: SubTask, ran: Ran) -> Iterator[Panel]:
+    chosen = ran.subtask.backend or ""
+    panel = Panel(str(ran.place), "5", f"{u.id} went to {chosen}")
+    if u.backend in round.pool.names:
+        if round.method in NAMES_EXECUTORS:
+            yield replace(panel, title=f"{panel.title}: the main agent's choice.")
+        return
+    if not _is_known(round, u):
+        yield replace(panel, title=f"{panel.title}. {UNKNOWN_TOOLS}")
+        return
+    r = _requirements(round, u)
+    placed = replace(u, tools=ran.subtask.tools)
+    scores = {b.name: _scored(placed, r, b) for b in round.pool.backends}
+    rows = []
+    for b in round.pool.backends:
+        rows.append(Row(b.name, scores[b.name], b.name == chosen, _lacks(b, r)))
+    best = max(scores, key=lambda name: scores[name][-1])
+    why = f"the best score of {len(rows)}" if len(rows) > 1 else "the only model"
+    match, cost_usd, latency_s, total = scores.get(chosen, (0.0, 0.0, 0.0, 0.0))
+    price = f"{figure(LAMBDA_COST)} × cost {figure(cost_usd)}"
+    delay = f"{figure(LAMBDA_LATENCY)} × latency {figure(latency_s)}"
+    yield replace(
+        panel,
+        title=f"{panel.title}: {why}." if best == chosen else f"{panel.title}.",
+        formula=FORMULA_5,
+        numbers=f"score {figure(total)} = match {figure(match)} − {price} − {delay}",
+        columns=("match", "cost, USD", "latency, s", "score"),
+        rows=tuple(rows),
+        notes=(_needs(u, r), *_differs(best, chosen)),
+        source=source_of(score),
+    )
+
+
+def _scored(
+    u: SubTask, r: Mapping[str, float], b: Backend
+) -> tuple[float, float, float, float]:
+    """The parts of Eq. 5 and its value."""
+    total = score(u, r, b)
+    cost_usd = expected_cost_usd(u, b)
+    match = total + LAMBDA_COST * cost_usd + LAMBDA_LATENCY * b.latency_s
+    return match, cost_usd, b.latency_s, total
+
+
+def _lacks(b: Backend, r: Mapping[str, float]) -> str:
+    """What a sub-task needs and a backend cannot do at all."""
+    return ", ".join(LACKS[s] for s in SKILLS if r.get(s) and not b.skills.get(s))
+
+
+def _needs(u: SubTask, r: Mapping[str, float]) -> str:
+    parts = [
+        f"{capability} {figure(need)}" for capability, need in sorted(r.items()) if need
+    ]
+    how = (
+        "as delegated, with its files"
+        if u.requirements
+        else "guessed from its files and tools"
+    )
+    return f"{u.id} needs {', '.join(parts) or 'nothing'} ({how})."
+
+
+def _differs(computed: str, recorded: str) -> list[str]:
+    """A note if this version computes something else than the run did."""
+    if computed == recorded:
+        return []
+    return [f"This version computes {computed}; another one recorded the run."]
+
+
+# ---- Eq. 7 ---------------------------------------------------------------------------------------
+
+
+def _tools(round: Round, u: SubTask, ran: Ran) -> Iterator[Panel]:
+    """A mini-SWE sub-agent has a shell in place of tools."""
+    if round.method not in NAMES_EXECUTORS or u.agent == "mini-swe":
+        return
+    chosen = ran.subtask.tools or ()
+    got = f"{u.id} got {listed(chosen) or 'no tools'}"
+    panel = Panel(str(ran.place), "7", f"{got}: the main agent's choice.")
+    if u.tools is not None:
+        yield panel
+        return
+    psi = round.state.capabilities
+    r = _requirements(round, u)
+    gains = {tool: tool_gain(r, psi[tool]) for tool in psi}
+    own = [tool for tool in chosen if tool not in psi]
+    rows = [Row(tool, (gain,), tool in chosen) for tool, gain in gains.items()]
+    rows += [Row(tool, (None,), True) for tool in own]
+    computed = [tool for tool, gain in gains.items() if gain > 0] + own
+    notes = [_needs(u, r), *([UNKNOWN_TOOLS] if own else [])]
+    notes += _differs(listed(sorted(computed)), listed(sorted(chosen)))
+    yield replace(
+        panel,
+        title=f"{got}: tools that cover more than {figure(LAMBDA_TOOL)} of its needs.",
+        formula=FORMULA_7,
+        columns=("gain",),
+        rows=tuple(rows),
+        notes=tuple(notes),
+        source=source_of(tool_gain),
+    )
+
+
+# ---- Eq. 9-10 ------------------------------------------------------------------------------------
+
+
+def chosen_batch(round: Round) -> Iterator[Panel]:
+    """Which sub-tasks were ready, and which of them ran. A whole graph has no batches, and one
+    sub-task alone no choice.
+    """
+    if not isinstance(round.y_t, Delegate) or round.y_t.whole_graph:
+        return
+    held = waiting(round.graph)
+    candidates = ready(round.graph)
+    if len(held) == 1 and round.batch_usd is None:
+        return
+    panel = Panel(f"r{round.state.round}", "9-10", UNKNOWN_TOOLS)
+    if has_own_tools(round) and not all(_is_known(round, u) for u in candidates):
+        yield panel
+        return
+    cost_usd = {
+        p.subtask.id: expected_cost_usd(p.subtask, p.backend)
+        for p in _placed(round, k_max=None, budget_usd=None)
+    }
+    ran = [r.subtask.id for r in round.ran]
+    rows = []
+    for id, needs in held.items():
+        note = f"waits for {', '.join(needs)}" if needs else ""
+        rows.append(
+            Row(
+                id,
+                (round.graph.subtasks[id].priority, cost_usd.get(id)),
+                id in ran,
+                note,
+            )
+        )
+    waits = len(held) - len(candidates)
+    later = f"; {waits} more must wait for results of others" if waits else ""
+    yield replace(
+        panel,
+        title=f"{len(ran)} of {len(candidates)} ready sub-tasks ran{later}.",
+        formula=f"{FORMULA_9}\n{FORMULA_10}",
+        numbers=_limits(round, rows),
+        columns=("priority", "cost, USD"),
+        rows=tuple(rows),
+        notes=tuple(_notes(round, ran, cost_usd)),
+        source=source_of(batch),
+    )
+
+
+def _placed(round: Round, k_max: int | None, budget_usd: float | None) -> list[Placed]:
+    """U_t as the run computes it; [] if no candidate is affordable."""
+    s = round.state
+    candidates = ready(round.graph)
+    try:
+        return place(
+            candidates, s.task, round.pool.backends, s.capabilities, k_max, budget_usd
+        )
+    except BudgetExceeded:
+        return []
+
+
+def _limits(round: Round, rows: Sequence[Row]) -> str:
+    chosen = [row.figures for row in rows if row.chosen]
+    priorities = sum(priority or 0.0 for priority, _ in chosen)
+    costs_usd = sum(cost_usd or 0.0 for _, cost_usd in chosen)
+    k_max, batch_usd = round.options.k_max, round.batch_usd
+    size = f"|P_t| = {len(chosen)}" + ("" if k_max is None else f" ≤ {k_max}")
+    limit = "" if batch_usd is None else f" ≤ {figure(batch_usd)}"
+    return f"{size}, Σ U = {figure(priorities)}, Σ cost = {figure(costs_usd)}{limit}"
+
+
+def _notes(
+    round: Round, ran: Sequence[str], cost_usd: Mapping[str, float]
+) -> Iterator[str]:
+    """The best batch that was too dear, and what this version computes if it is something else."""
+    k_max, batch_usd = round.options.k_max, round.batch_usd
+    computed = [p.subtask.id for p in _placed(round, k_max, batch_usd)]
+    if ran:
+        yield from _differs(listed(computed) or "no batch", listed(ran))
+    best = [p.subtask for p in _placed(round, k_max, budget_usd=None)]
+    ids = [u.id for u in best]
+    if batch_usd is not None and ids != computed:
+        priorities = figure(sum(u.priority for u in best))
+        costs_usd = figure(sum(cost_usd[id] for id in ids))
+        yield (
+            f"Best batch that was too dear: {listed(ids)}, with priorities of {priorities}, "
+            f"costs {costs_usd} USD of {figure(batch_usd)} USD."
+        )

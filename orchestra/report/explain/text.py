@@ -1,0 +1,61 @@
+"""A panel as text for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+
+from orchestra.kernel.prompts import visible
+from orchestra.report.explain.panel import Panel, Row, figure, shortened
+
+WIDTH = 80
+ROWS = 40  # of a table
+
+
+def text(panel: Panel) -> str:
+    """The panel as lines of text."""
+    where = panel.place or "run"
+    lines = wrap(f"{where} (Eq. {panel.equation}): {panel.title}", WIDTH)
+    for equation in [*panel.formula.splitlines(), *panel.numbers.splitlines()]:
+        lines += wrap(equation, WIDTH, initial_indent="  ", subsequent_indent="    ")
+    lines += _table(panel)
+    for note in panel.notes:
+        lines += wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    if panel.source:
+        lines.append(f"  computed in {panel.source}")
+    return visible("\n".join(lines))
+
+
+def _table(panel: Panel) -> Iterator[str]:
+    """The rows below a header; > marks what was chosen."""
+    shown = panel.rows[:ROWS]
+    if not shown:
+        return
+    names = [shortened(row.name) for row in shown]
+    width = max(len(name) for name in names)
+    yield f"    {' ' * width}{_cells(panel.columns, panel.columns)}"
+    for row, name in zip(shown, names, strict=True):
+        mark = ">" if row.chosen else " "
+        figures = [figure(value) for value in row.figures]
+        yield from _with_note(
+            f"  {mark} {name.ljust(width)}{_cells(figures, panel.columns)}", row
+        )
+    left_out = len(panel.rows) - len(shown)
+    if left_out:
+        yield f"    ... and {left_out} more (--json has all)"
+
+
+def _cells(texts: Sequence[str], columns: Sequence[str]) -> str:
+    cells = zip(texts, columns, strict=True)
+    return "".join(f"  {cell.rjust(max(len(column), 8))}" for cell, column in cells)
+
+
+def _with_note(line: str, row: Row) -> Iterator[str]:
+    note = " ".join(row.note.split())
+    if len(line) + 2 + len(note) <= WIDTH:
+        yield f"{line}  {note}".rstrip()
+    else:
+        yield line
+        yield from wrap(
+            note, WIDTH, initial_indent="      ", subsequent_indent="      "
+        )

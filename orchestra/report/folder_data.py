@@ -1,0 +1,119 @@
+"""What the page shows of a folder of runs: a row for each, and what two runs are compared by."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from orchestra.kernel.folder import Event
+from orchestra.kernel.tape import Exchange, rows_of
+from orchestra.kernel.vocabulary import ConfigError, Place
+from orchestra.report.run_data import Recorded, Row, asked_of, got_from, outcome_row
+from orchestra.report.totals import cost_of, damaged_is_one_line
+
+# Of a sweep; the first that a row has counts
+SCORES = ("omnigaia", "judge", "gaia", "match", "exact")
+LINES = 12  # of the first decision
+LINE_CHARS = 300
+DEPTH = 3  # of a run folder in a folder
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The run folders in a folder. Links are not followed. Raises ConfigError if there is none."""
+    found = []
+    for here, folders, files in os.walk(folder):
+        if "run.json" in files and Path(here) != folder:
+            found.append(Path(here))
+        if "run.json" in files or len(Path(here).relative_to(folder).parts) == DEPTH:
+            folders.clear()
+    if not found:
+        raise ConfigError(f"{folder} is not a run folder, and has none in it")
+    return sorted(found)
+
+
+def short_row(run: Recorded) -> Row:
+    """A run in a row of the table. `outline`: its calls as two runs are compared by them."""
+    first = [
+        e
+        for e in run.events
+        if e["event"] in ("decision", "subtask") and e["at"][0] == 1
+    ]
+    with damaged_is_one_line(run.folder):
+        return {
+            **outcome_row(run),
+            "first": [_line_of(event)[:LINE_CHARS] for event in first[:LINES]],
+            "outline": [_outline(run, exchange) for exchange in run.tape],
+        }
+
+
+def _line_of(event: Event) -> str:
+    """A decision or a sub-task in one line."""
+    place = str(Place(*event["at"]))
+    u, y = event.get("subtask"), event.get("decision")
+    if u:
+        text = f"{u['id']} to {u['backend']} with {', '.join(u['tools'])}: {u['instruction']}"
+    elif not y:
+        text = f"mistake: {event['mistake']}"
+    elif y["action"] == "complete":
+        text = f"complete: {y['answer']}"
+    else:
+        text = f"delegate {len(y['subtasks'])}: {y['reasoning']}"
+    return " ".join(f"{place} {text}".split())
+
+
+def _outline(run: Recorded, exchange: Exchange) -> list[Any]:
+    """A call: its place, who was asked, its cost, and hashes of the request and of what came."""
+    got = json.dumps(got_from(exchange), sort_keys=True)
+    cost_usd = cost_of(run.manifest, exchange).cost_usd
+    digest = zlib.crc32(got.encode("utf-8", "replace")) % 10**6
+    return [exchange.call, asked_of(exchange), cost_usd, exchange.key[:6], digest]
+
+
+# ---- sweeps --------------------------------------------------------------------------------------
+
+
+def scores_in(folder: Path) -> dict[str, Row]:
+    """The scores of each run, from the rows of sweeps; by the path of the run in the folder."""
+    found: dict[str, Row] = {}
+    for sweep in [folder, *(f for f in sorted(folder.iterdir()) if f.is_dir())]:
+        for row in _scored_rows(sweep):
+            name = (sweep / "runs" / str(row.get("run"))).relative_to(folder).as_posix()
+            found[name] = _scored(row)
+    return found
+
+
+def _scored_rows(sweep: Path) -> Iterator[Row]:
+    """The rows of a sweep, with the scores that its answers got later."""
+    later: dict[tuple[Any, Any], Row] = {}
+    for scorer in SCORES:
+        for found in _rows(sweep / "scores" / f"{scorer}.jsonl"):
+            answer = found.get("run"), found.get("answer")
+            later.setdefault(answer, {})[scorer] = found.get("score")
+    for row in _rows(sweep / "rows.jsonl"):
+        is_done = row.get("status") == "done"
+        yield {
+            **row,
+            **(later.get((row.get("run"), row.get("answer")), {}) if is_done else {}),
+        }
+
+
+def _rows(file: Path) -> Iterator[Row]:
+    is_plain = file.is_file() and not file.is_symlink()
+    return rows_of(file) if is_plain else iter(())
+
+
+def _scored(row: Row) -> Row:
+    """The question of a run: category, level, right answer, score."""
+    scores = [row[key] for key in SCORES if row.get(key) is not None]
+    return {
+        "expected": row.get("right"),
+        "category": row.get("category"),
+        "level": row.get("level"),
+        "right": scores[0] if scores else False,
+        "unfinished": row.get("status") != "done",
+        "why": row.get("why", ""),
+    }

@@ -1,0 +1,262 @@
+"""What the page shows of one run."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import json
+import mimetypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orchestra
+from orchestra.kernel.folder import Event, Manifest, read_manifest, sha256_of
+from orchestra.kernel.tape import Exchange, Failure, exchanges
+from orchestra.kernel.vocabulary import ConfigError, Place
+from orchestra.report.explain import panels
+from orchestra.report.explain.panel import Panel, row_of
+from orchestra.report.totals import (
+    Summary,
+    Totals,
+    backend_of,
+    cost_of,
+    damaged_is_one_line,
+    newest_events,
+    settings_in,
+    summarize,
+)
+
+INLINE_BYTES = 8 << 20  # the page links to a larger media file in the run folder
+TAPE_BYTES = 128 << 20  # of calls on a page
+DIFF_CHARS = 1 << 20  # of changes.diff
+SOURCES = Path(orchestra.__file__).parent.parent
+Row = dict[str, Any]
+
+
+class Texts(dict[str, int]):
+    """Each text of a page and its number. A page has a text once, as prompts repeat."""
+
+    def number(self, value: Any) -> int:
+        """The number of a text, or of JSON as text."""
+        is_text = isinstance(value, str)
+        text = value if is_text else json.dumps(value, ensure_ascii=False, indent=1)
+        return self.setdefault(text, len(self))
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run folder that was read."""
+
+    folder: Path
+    manifest: Manifest
+    events: Sequence[Event]
+    tape: Sequence[Exchange]
+    summary: Summary
+
+
+def read(folder: Path) -> Recorded:
+    """Raises ConfigError for a folder that is not a run, damaged, or too large for a page."""
+    manifest = read_manifest(folder)
+    events = newest_events(folder)
+    file = folder / "tape.jsonl"
+    if file.is_file() and file.stat().st_size > TAPE_BYTES:
+        raise ConfigError(
+            f"{file} has over {TAPE_BYTES >> 20} MiB, too much for a page"
+        )
+    tape = exchanges(file)
+    return Recorded(
+        folder, manifest, events, tape, summarize(folder, manifest, events, tape)
+    )
+
+
+# ---- a run ---------------------------------------------------------------------------------------
+
+
+def data_of(run: Recorded, media: Path | None = None) -> Row:
+    """All that the page of a run shows. `media`: a folder with those that the run lacks."""
+    texts = Texts()
+    with damaged_is_one_line(run.folder):
+        row = {
+            **outcome_row(run),
+            "tape": [call_row(exchange, texts, run.manifest) for exchange in run.tape],
+            "events": [e for e in run.events if e["event"] not in ("run", "end")],
+            "by_model": costs(run, lambda exchange: _model_of(run.manifest, exchange)),
+            "by_place": costs(run, _place_of),
+            **_equations(run.folder),
+            "diff": _changes(run.folder),
+        }
+    shown = [media_row(run.folder, *m, media) for m in run.manifest.media]
+    return {"run": row, "media": shown, "texts": list(texts)}
+
+
+def outcome_row(run: Recorded) -> Row:
+    """How a run ended, and what it cost."""
+    row = {"name": run.folder.name, **asdict(run.summary)}
+    return {**row.pop("ending"), **row.pop("totals"), **row}
+
+
+def costs(run: Recorded, name_of: Callable[[Exchange], str]) -> list[Row]:
+    """The costs of the calls of each name, the dearest first."""
+    found: dict[str, Totals] = {}
+    for exchange in run.tape:
+        cost = cost_of(run.manifest, exchange)
+        if cost.calls:  # a local tool is not billed
+            name = name_of(exchange)
+            found[name] = found.get(name, Totals()).plus(cost)
+    dearest = sorted(found.items(), key=lambda item: -(item[1].cost_usd or 0.0))
+    return [{"name": name, **asdict(cost)} for name, cost in dearest]
+
+
+def _model_of(manifest: Manifest, exchange: Exchange) -> str:
+    backend = backend_of(exchange, settings_in(manifest, exchange.round).pool)
+    return backend.name if backend else asked_of(exchange)
+
+
+def asked_of(exchange: Exchange) -> str:
+    """The model or the tool that a request went to."""
+    return str(exchange.request.get("model") or exchange.request["kind"])
+
+
+def _place_of(exchange: Exchange) -> str:
+    """The decision or sub-task of a call, as r1/main or r1/t2."""
+    place = Place.parse(exchange.call)
+    return str(Place(place.round, place.subtask)) if place else exchange.call
+
+
+def _equations(folder: Path) -> Row:
+    """The panels of a run and the code that computes them; a sentence if it is damaged."""
+    try:
+        found = panels(folder)
+    except ConfigError as error:
+        problem = f"The equations cannot be computed again: {error}"
+        found = [Panel("", "", problem)]
+    sources = {panel.source for panel in found if panel.source}
+    code = {source: _function_at(source) for source in sources}
+    return {"panels": [row_of(panel) for panel in found], "code": code}
+
+
+def _function_at(source: str) -> str:
+    """The function at FILE:LINE, with the numbers of its lines."""
+    name, _, number = source.rpartition(":")
+    first = int(number)
+    lines = (SOURCES / name).read_text(encoding="utf-8").splitlines(keepends=True)
+    function = inspect.getblock(lines[first - 1 :])
+    return "".join(f"{first + n:4} {line}" for n, line in enumerate(function)).rstrip()
+
+
+def _changes(folder: Path) -> str:
+    """The beginning of changes.diff, if the run has one."""
+    file = folder / "changes.diff"
+    if file.is_symlink() or not file.is_file():
+        return ""
+    with file.open(encoding="utf-8", errors="replace") as text:
+        return text.read(DIFF_CHARS)
+
+
+# ---- its calls -----------------------------------------------------------------------------------
+
+
+def call_row(exchange: Exchange, texts: Texts, manifest: Manifest) -> Row:
+    """One exchange: its request, its answer or failure, what it took and cost."""
+    got = got_from(exchange)
+    why = _why_failed(exchange, got)
+    row: Row = {
+        "call": exchange.call,
+        "kind": exchange.request["kind"],
+        "asked": [
+            (role, texts.number(text)) for role, text in _asked(exchange.request)
+        ],
+        "got": texts.number(got),
+        "cost_usd": cost_of(manifest, exchange).cost_usd,
+        "failed": why != "",
+        "why": why,
+    }
+    if exchange.began_s:
+        row |= {"began_s": exchange.began_s, "took_s": exchange.took_s}
+    if row["kind"] == "chat":
+        row["model"] = exchange.request.get("model")
+    completion = _completion_of(exchange)
+    if completion is not None:
+        usage = completion.get("usage") or {}
+        read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        row |= {"input_tokens": read, "output_tokens": written}
+        row["tokens"] = (read or 0) + (written or 0)
+    return row
+
+
+def got_from(exchange: Exchange) -> Any:
+    """What a call gave: the message of a completion, what a tool returned, or a failure."""
+    if isinstance(exchange.outcome, Failure):
+        return exchange.outcome.row()
+    completion = _completion_of(exchange)
+    if completion is None:
+        return exchange.outcome.value
+    message = completion["choices"][0]["message"]
+    return message.get("content") or message
+
+
+def _completion_of(exchange: Exchange) -> Row | None:
+    if exchange.request["kind"] != "chat" or isinstance(exchange.outcome, Failure):
+        return None
+    completion: Row = exchange.outcome.value["data"]
+    return completion
+
+
+def _why_failed(exchange: Exchange, got: Any) -> str:
+    """The failure or the error of a tool in its own words; "" if the call did not fail."""
+    if isinstance(exchange.outcome, Failure):
+        return exchange.outcome.why or "no answer"
+    if isinstance(got, dict) and "error" in got:
+        return str(got["error"]) or "an error without a message"
+    return ""
+
+
+def _asked(request: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Role and text of each message, or the whole request."""
+    if request["kind"] != "chat":
+        rest = {key: value for key, value in request.items() if key != "kind"}
+        return [("request", rest)]
+    return [(message["role"], _content(message)) for message in request["messages"]]
+
+
+def _content(message: Mapping[str, Any]) -> Any:
+    """The text of a message. A picture or a sound in it is named by its hash, as on the tape."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return content or dict(message)
+    parts = [part.get("text") or f"[{json.dumps(part)}]" for part in content]
+    return "\n\n".join(parts)
+
+
+# ---- its media -----------------------------------------------------------------------------------
+
+
+def media_row(
+    folder: Path, modality: str, name: str, sha256: str, media: Path | None
+) -> Row:
+    """A media file of the question, as a data URL if it is small enough. A browser must not open a
+    file of another kind.
+    """
+    row = {"name": name, "modality": modality, "where": f"media/{name}", "url": ""}
+    file = folder / "media" / Path(name).name
+    if not file.is_file() and media is not None:
+        same = (
+            f
+            for f in sorted(media.rglob("*"))
+            if f.name == name and sha256_of(f) == sha256
+        )
+        file = next(same, file)
+    if modality == "file":
+        return row
+    if not file.is_file():
+        row["where"] += ", which is missing"
+    elif file.is_symlink() or file.stat().st_size > INLINE_BYTES:
+        row["url"] = file.absolute().as_uri()
+    else:
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        row["url"] = (
+            f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}"
+        )
+    return row
