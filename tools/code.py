@@ -6,29 +6,23 @@ last expression of a Python program, as a REPL does.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from typing_extensions import TypedDict
+from orchestra.kernel.prompts import cut_in_the_middle, quoted, say
+from orchestra.kernel.tool import Environment, tool
+from orchestra.kernel.vocabulary import ToolError
 
-from orchestra.runtime.prompts import quoted, say
-from orchestra.toolkit import Environment, ToolError, tool
-from orchestra.tools import sandbox
+if TYPE_CHECKING:
+    from orchestra.tools.sandbox import Mounts
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
 SHOWN_CHARS = 6900  # of the output; fits into a quotation
 # Runs the program on standard input, without null bytes, which an argument cannot hold.
 BASH = ["bash", "-c", r'exec bash -c "$(tr -d "\0")"']
-RUNNER = Path(__file__).with_name("code_runner.py").read_text(encoding="utf-8")
-
-
-class Observed(TypedDict):
-    """The observation of a program, and whether it succeeded."""
-
-    observation: str
-    well: bool
+RUNNER = Path(__file__).with_name("code_runner.py")
+Observed = dict[str, Any]  # the `observation` of a program, and whether it went `well`
 
 
 @tool("ExecuteCodeAction", "code")
@@ -52,11 +46,16 @@ def execute_code(
         raise ToolError(say("tools/notes", "no_code"))
     timeout_s = max(1, min(timeout_sec, MAX_TIMEOUT_S))
     arguments = {"code": code, "code_type": code_type, "timeout_s": timeout_s}
-    mounts = sandbox.Mounts(folder=env.folder, media=env.media_folder)
-    work = partial(
-        run, code, code_type, timeout_s, mounts, env.unsafe_code, marked=True
-    )
-    ran = env.local("code", arguments, work, Observed)
+
+    def work() -> Observed:
+        from orchestra.tools import sandbox
+
+        media = env.task.media[0].path.parent if env.task.media else None
+        mounts = sandbox.Mounts(folder=env.folder, media=media)
+        unsafe = env.options.more.get("unsafe_code", False)
+        return run(code, code_type, timeout_s, mounts, unsafe, marked=True)
+
+    ran = env.local("code", arguments, work)
     if not ran["well"]:
         raise ToolError(ran["observation"])
     return str(ran["observation"])
@@ -66,13 +65,17 @@ def run(
     code: str,
     code_type: str,
     timeout_s: float,
-    mounts: sandbox.Mounts,
+    mounts: Mounts,
     unsafe: bool = False,
     marked: bool = False,
 ) -> Observed:
     """Run one program. `marked`: its output is marked as data, for a prompt."""
+    from orchestra.tools import sandbox
+
     ran = sandbox.confined(
-        command=BASH if code_type == "bash" else sandbox.python(RUNNER),
+        command=BASH
+        if code_type == "bash"
+        else sandbox.python(RUNNER.read_text("utf-8")),
         stdin=code.encode("utf-8", "replace"),
         timeout_s=timeout_s,
         mounts=mounts,
@@ -99,14 +102,3 @@ def observed(output: str, ended: str, status: int, timeout_s: float) -> Observed
         status=status,
     )
     return {"observation": observation, "well": False}
-
-
-def cut_in_the_middle(text: str, max_chars: int) -> str:
-    """The beginning and end of a long text, with a note of how many characters are left out."""
-    if len(text) <= max_chars:
-        return text
-    half = max_chars // 2
-    left_out = len(text) - 2 * half
-    return say(
-        "tools/notes", "cut", head=text[:half], tail=text[-half:], count=left_out
-    )

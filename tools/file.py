@@ -7,13 +7,12 @@ finds the same file in the folder media.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
-from orchestra.runtime.prompts import fenced, named, say
-from orchestra.toolkit import DataFile, Environment, ToolError, tool
+from orchestra.kernel.prompts import fenced, named, say
+from orchestra.kernel.tool import DataFile, Environment, tool
+from orchestra.kernel.vocabulary import Media, ToolError
 from orchestra.tools import file_text, reading, sandbox
-from orchestra.vocabulary import Media
 
 READER = Path(file_text.__file__).read_text(encoding="utf-8")
 READ_S = 60.0
@@ -37,7 +36,8 @@ def read_file(env: Environment, query: str, file_path: DataFile) -> str:
     """
     file = env.media(file_path, "file")
     arguments = {"sha256": file.sha256, "name": file.name}
-    text = env.local("file", arguments, partial(text_of, file, env.unsafe_code), str)
+    unsafe = env.options.more.get("unsafe_code", False)
+    text = env.local("file", arguments, lambda: text_of(file, unsafe))
     if len(text) <= SHOWN_CHARS:
         return fenced(text, SHOWN_CHARS)
     return reading.answer_from(env, query, text, named(file.name))

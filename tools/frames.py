@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from itertools import chain, dropwhile, pairwise
+from itertools import chain, dropwhile, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import av
 from PIL import ImageChops, ImageStat
 
-from orchestra.runtime.prompts import named, say
-from orchestra.toolkit import ToolError
-from orchestra.tools.media import MAX_PIXELS, WHOLE, Window, clock, opened, origin_s
+from orchestra.kernel.prompts import named, say
+from orchestra.kernel.vocabulary import ToolError
+from orchestra.tools.media import MAX_PIXELS, opened, origin_s
+from orchestra.tools.pictures import data_url, read_text
+from orchestra.tools.times import WHOLE, Window, clock
 
 FRAME_SIDE = 1280  # pixels
 THREADS = 2  # of the decoder; each holds frames
@@ -27,6 +29,27 @@ SHORTEST_S = 0.001  # a length that is not 0
 
 Shot = tuple[float, Any]  # time in seconds, picture
 Frame = tuple[float, Any]  # time in seconds, frame of FFmpeg or None
+TimedFrame = tuple[str, str]  # time or times; the text or the data URL of a frame
+
+
+def data_urls(path: Path, count: int, window: Window) -> list[TimedFrame]:
+    """(time, data URL) of the frames."""
+    return [
+        (clock(time_s), data_url(picture, "JPEG"))
+        for time_s, picture in frames(path, count, window)
+    ]
+
+
+def read_frames(path: Path, count: int, window: Window = WHOLE) -> list[TimedFrame]:
+    """(times, text) of the text in the frames; frames in a row with the same text are one entry."""
+    texts: list[TimedFrame] = []
+    for time_s, picture in frames(path, count, window):
+        texts.append((clock(time_s), " / ".join(read_text(picture)) or "-"))
+    rows: list[TimedFrame] = []
+    for text, same in groupby(texts, key=lambda row: row[1]):
+        times = list(dict.fromkeys(time for time, _ in same))
+        rows.append(("-".join(dict.fromkeys([times[0], times[-1]])), text))
+    return rows
 
 
 def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[Shot]:

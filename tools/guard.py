@@ -32,9 +32,9 @@ from urllib3.connection import port_by_scheme as PORTS
 from urllib3.exceptions import HTTPError, LocationParseError
 from urllib3.util import Url, parse_url
 
-from orchestra.runtime.prompts import outside, say
-from orchestra.runtime.secrets import Secrets
-from orchestra.toolkit import ToolError
+from orchestra.kernel.prompts import outside, say
+from orchestra.kernel.tape import Redact
+from orchestra.kernel.vocabulary import ToolError
 
 NOTES = "tools/notes"
 MAX_BYTES = 20 << 20
@@ -81,7 +81,7 @@ def fetch(
     """
     deadline = time.monotonic() + timeout_s
     parts = checked(url)
-    headers = {} if headers is None else headers
+    headers = headers or {}
     for _ in range(MAX_REDIRECTS + 1):
         found = addresses(parts, allow)
         with _response(parts, found, headers, deadline) as response:
@@ -97,9 +97,12 @@ def fetch(
     )
 
 
-def checked(url: str, secrets: Secrets | None = None) -> Url:
-    """The parts of a URL. Raises Refused where its text alone shows that it must not be fetched."""
-    if _holds_a_secret(url, Secrets() if secrets is None else secrets):
+def checked(url: str, redact: Redact = str) -> Url:
+    """The parts of a URL. Raises Refused where its text alone shows that it must not be fetched.
+    `redact` takes out the keys of the user.
+    """
+    plain = unquote(unquote(url))  # ?k=sk%2D... is a key too
+    if any(redact(text) != text for text in (url, plain)):
         raise Refused(say(NOTES, "web_secret"))
     try:
         parts = parse_url(url)
@@ -141,11 +144,6 @@ def is_public(address: str) -> bool:
     if ip.version == 6 and ip not in GLOBAL_UNICAST:
         return False
     return ip.is_global
-
-
-def _holds_a_secret(url: str, secrets: Secrets) -> bool:
-    plain = unquote(unquote(url))  # ?k=sk%2D... is a key too
-    return any(secrets.text(text) != text for text in (url, plain))
 
 
 def _is_plain(url: str) -> bool:

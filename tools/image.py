@@ -1,43 +1,16 @@
-"""ImageAnalysisAction: a vision model describes pictures, or RapidOCR reads the text in them.
+"""ImageAnalysisAction: a model looks at a picture, or a library reads the text in it.
 
-A picture is turned upright (EXIF), shrunk for the endpoint and sent as JPEG or PNG. Of an animation
-or a document of several pages, up to eight frames or pages are sent.
+tools/engines.py says which. tools/pictures.py opens the file, when no tape has what it showed.
 """
 
 from __future__ import annotations
 
-import base64
-import io
-import threading
-from collections.abc import Iterable, Iterator
-from functools import cache, partial
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
-import numpy
-from PIL import Image, ImageOps
-
-from orchestra.runtime.pool import Engine
-from orchestra.runtime.prompts import fenced, named, quoted, render, say
-from orchestra.toolkit import Environment, ImageFile, ToolError, tool
-from orchestra.tools import media, reading
-from orchestra.tools.perception import analysed
-from orchestra.vocabulary import ConfigError, Media
-
-MAX_SIDE = 2048  # pixels; endpoints shrink larger pictures themselves
-MAX_FRAMES = 8
-LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")
-OCR = {
-    "Global.log_level": "error",
-    # Pictures are shrunk, never enlarged, to find the lines of text: the memory for it grows with
-    # the pixels.
-    "Det.limit_type": "max",
-    "Det.limit_side_len": 1536,
-    # Lines are read one at a time: in a batch, all are as wide as the widest.
-    "Rec.rec_batch_num": 1,
-}
-MAX_RATIO = 4  # of the sides of a picture; RapidOCR refuses very narrow ones
-_ocr_lock = threading.Lock()
+from orchestra.kernel.prompts import fenced, named, quoted, render, say
+from orchestra.kernel.tool import Environment, ImageFile, tool
+from orchestra.tools.engines import Engine, engine_of
 
 
 @tool("ImageAnalysisAction", "img")
@@ -48,147 +21,37 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
     image_path: the file name of the picture, exactly as the task lists it
     """
     file = env.media(image_path, "image")
-    return analysed(
-        env,
-        "image",
-        by_endpoint=partial(_seen_by_model, env, file, query),
-        locally=partial(_text_in, env, file),
-    )
+    request = {"sha256": file.sha256}
+    engine = engine_of(env.pool, "image")
 
+    def show() -> Any:
+        from orchestra.tools import pictures
 
-def _seen_by_model(env: Environment, file: Media, query: str, engine: Engine) -> str:
-    urls = partial(data_urls, file.path)
-    shown = env.local("picture", {"sha256": file.sha256}, urls, list[tuple[str, str]])
-    return ask(env, engine, render("tools/image.md", query=query), shown)
+        return pictures.data_urls(file.path)
 
+    def read() -> Any:
+        from orchestra.tools import pictures
 
-def _text_in(env: Environment, file: Media) -> str:
-    """The text in a picture, page by page, as the local engine reads it."""
-    shape = list[tuple[str, list[str]]]
-    read = partial(read_pages, file.path)
-    pages = env.local("ocr", {"sha256": file.sha256}, read, shape)
-    texts = [_page_text(place, lines) for place, lines in pages]
+        return pictures.read_pages(file.path)
+
+    if engine.engine == "endpoint":
+        shown = env.local("picture", request, show)
+        return look(env, engine, render("tools/image.md", query=query), shown)
+    pages = env.local("ocr", request, read)
+    texts = ["\n".join([f"({place})"] * bool(place) + lines) for place, lines in pages]
     text = "\n\n".join(texts).strip()
-    lines = fenced(text if text else "-")
-    return say("notes", "ocr", name=named(file.name), lines=lines)
+    return say("notes", "ocr", name=named(file.name), lines=fenced(text or "-"))
 
 
-def _page_text(place: str, lines: list[str]) -> str:
-    heading = [f"({place})"] if place else []
-    return "\n".join([*heading, *lines])
-
-
-def ask(
+def look(
     env: Environment, engine: Engine, request: str, shown: Iterable[tuple[str, str]]
 ) -> str:
     """The answer of a vision model, quoted. `shown`: (place or time, data URL) of each picture."""
+    from orchestra.tools import reading
+
     content: list[dict[str, Any]] = [{"type": "text", "text": request}]
     for place, url in shown:
         if place:
             content.append({"type": "text", "text": place})
         content.append({"type": "image_url", "image_url": {"url": url}})
     return quoted(reading.ask(env, env.pool[engine.backend], content))
-
-
-def pictures(path: Path) -> Iterator[tuple[str, Image.Image, str]]:
-    """(place, picture, "JPEG" or "PNG") of at most MAX_FRAMES frames or pages, upright and small.
-    The place is as in "2 of 5", or "" if there is only one. Raises ToolError.
-    """
-    with media.opened_picture(path) as file:
-        kind = "JPEG" if file.format in LOSSY else "PNG"
-        # The second picture of an MPO is a depth map.
-        count = 1 if file.format == "MPO" else getattr(file, "n_frames", 1)
-        several = count > 1
-        for n in _evenly(count):
-            file.seek(n)
-            place = f"{n + 1} of {count}" if several else ""
-            yield place, _small_rgb(file, several), kind
-
-
-def _evenly(count: int) -> list[int]:
-    """Which of `count` frames are taken: at most MAX_FRAMES, the first and the last among them.
-
-    >>> _evenly(15)
-    [0, 2, 4, 6, 8, 10, 12, 14]
-    """
-    last = count - 1
-    steps = MAX_FRAMES - 1
-    return sorted({round(i * last / steps) for i in range(MAX_FRAMES)})
-
-
-def _small_rgb(file: Any, several: bool) -> Image.Image:
-    """The current frame, upright and small, transparent parts white."""
-    file.draft("RGB", (MAX_SIDE, MAX_SIDE))  # decodes a JPEG no larger than needed
-    if file.width * file.height > media.MAX_PIXELS:
-        size = f"{file.width} x {file.height}"
-        limit_mib = media.MAX_PIXELS * 4 >> 20
-        raise ToolError(
-            say("tools/notes", "too_many_pixels", size=size, limit=limit_mib)
-        )
-    file.load()
-    image = file.copy() if several else file
-    if image.mode[0] in "IF":
-        image = _as_grey(image)
-    elif image.mode in ("1", "P"):  # shrinks to grey: thin lines stay visible
-        image = image.convert("RGBA")
-    image.thumbnail((MAX_SIDE, MAX_SIDE))
-    image = ImageOps.exif_transpose(image).convert("RGBA")
-    white = Image.new("RGB", image.size, "white")
-    white.paste(image, mask=image)
-    return white
-
-
-def _as_grey(image: Any) -> Any:
-    """A picture of integers or floats with the smallest value black, the largest white. Those of 16
-    bits keep their whole range.
-    """
-    if image.mode.startswith("I;16"):
-        least, greatest = (0, 255 << 8)
-    else:
-        least, greatest = image.getextrema()
-    span = greatest - least
-    if span == 0:
-        span = 1
-    scale = 255 / span
-    scaled = image.convert("F").point(lambda value: value * scale - least * scale)
-    return scaled.convert("L")
-
-
-def data_urls(path: Path) -> list[list[str]]:
-    """[place, data URL] of each frame: its pixels, without metadata."""
-    return [[place, data_url(picture, kind)] for place, picture, kind in pictures(path)]
-
-
-def data_url(picture: Image.Image, kind: str) -> str:
-    """A picture as it is sent to a vision model. `kind`: "JPEG" or "PNG"."""
-    buffer = io.BytesIO()
-    picture.save(buffer, kind, quality=90)
-    data = base64.b64encode(buffer.getvalue()).decode()
-    return f"data:image/{kind.lower()};base64,{data}"
-
-
-def read_pages(path: Path) -> list[list[Any]]:
-    """[place, lines of text] of each frame."""
-    return [[place, read_text(picture)] for place, picture, _ in pictures(path)]
-
-
-def read_text(image: Image.Image) -> list[str]:
-    """The lines of text in a picture, top to bottom, by RapidOCR (the extra `local`)."""
-    shortest = max(image.size) // MAX_RATIO
-    if min(image.size) < shortest:
-        size = (max(image.width, shortest), max(image.height, shortest))
-        image = ImageOps.pad(image, size, color="white")
-    rgb = numpy.asarray(image)  # (height, width, 3)
-    bgr = numpy.ascontiguousarray(rgb[:, :, ::-1])
-    with _ocr_lock:
-        lines = _ocr()(bgr).txts
-    return [] if lines is None else [str(line) for line in lines]
-
-
-@cache
-def _ocr() -> Any:
-    try:
-        from rapidocr import RapidOCR
-    except ImportError:
-        raise ConfigError(media.engine_needs("image", "rapidocr")) from None
-    return RapidOCR(params=OCR)

@@ -1,6 +1,6 @@
 """The tools of an MCP server, through the official `mcp` package: a command that the run starts, or
-the URL of a running server. A replay needs neither: the list of tools and every answer are on the
-tape. A command gets only the environment variables that `mcp` passes on.
+the URL of a running server. A replay needs neither: run.json has the list of tools, and the tape
+has every answer. A command gets only the environment variables that `mcp` passes on.
 """
 
 from __future__ import annotations
@@ -11,23 +11,20 @@ import logging
 import os
 import re
 import shlex
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import TypedDict
-
-from orchestra.matching import OF_USER
-from orchestra.runtime.prompts import fenced, say
-from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.tape import Tape
-from orchestra.runtime.user_code import one_line
-from orchestra.tool_schema import without_refs
-from orchestra.toolkit import Environment, Tool, ToolError
-from orchestra.tools.python_function import recorded
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel.placing import OF_USER
+from orchestra.kernel.prompts import fenced, say
+from orchestra.kernel.tape import Redact
+from orchestra.kernel.tool import Environment, Tool
+from orchestra.kernel.vocabulary import ConfigError, ToolError
+from orchestra.tools.python_function import one_line, recorded
+from orchestra.tools.schemas import without_refs
 
 TIMEOUT_S = 60.0  # for an answer
 STARTS = 2  # in one run
@@ -36,19 +33,46 @@ LOST = ("Session terminated", "Session not found")
 NOTES = "tools/notes"
 
 Ask = Callable[..., Any]  # ask(method, **arguments): one request over a connection
+Row = dict[str, Any]  # a tool of a server: server, name, description, input_schema
+
+
+@contextlib.contextmanager
+def serving(command: str, log: Path, redact: Redact = str) -> Iterator[Server]:
+    """A server, which ends with the block. What it printed is added to `log`, without keys, if the
+    folder of that is there.
+    """
+    # The stack itself would suppress exceptions of the block; its close() does not get them.
+    with contextlib.closing(contextlib.ExitStack()) as running:
+        server = Server(command, redact, running)
+        running.callback(lambda: server.keep_log(log))  # when it has ended
+        yield server
 
 
 class Server:
     """An MCP server, started or connected to by the first request; `running` ends it."""
 
-    def __init__(self, command: str, log: Path, running: contextlib.ExitStack) -> None:
+    def __init__(
+        self, command: str, redact: Redact, running: contextlib.ExitStack
+    ) -> None:
         self.command = command
-        self.log = log
+        self.redact = redact
         self.name = "mcp"
+        self.listed: list[Row] = []
         self._running = running
+        self._printed = running.enter_context(tempfile.NamedTemporaryFile("a"))
         self._lock = threading.Lock()
         self._ask: Ask | None = None
         self._starts = 0
+
+    def printed(self) -> str:
+        """What it has printed to standard error, without keys."""
+        return self.redact(Path(self._printed.name).read_text("utf-8", "replace"))
+
+    def keep_log(self, log: Path) -> None:
+        text = self.printed()
+        if text and log.parent.is_dir():
+            with log.open("a", encoding="utf-8") as file:
+                file.write(text)
 
     def ask(self, method: str, **arguments: Any) -> Any:
         """Sends a request, from any thread; after a crash it is repeated."""
@@ -103,12 +127,37 @@ class Server:
             return url
         words = [os.path.expandvars(word) for word in shlex.split(self.command)]
         program, *arguments = words if words else [""]
-        errors = self._running.enter_context(self.log.open("a", encoding="utf-8"))
         parameters = StdioServerParameters(command=program, args=arguments)
-        return stdio_client(parameters, errlog=errors)
+        return stdio_client(parameters, errlog=self._printed)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Its tools, for the tape."""
+    def tools(self, listed: list[Row] | None, taken: Set[str]) -> dict[str, Tool]:
+        """Its tools, as it lists them or as it is `listed` in run.json, under names that are not
+        `taken`. Raises ConfigError if they cannot be used.
+        """
+        flag = f"--mcp {self.command}"
+        try:
+            self.listed = self._rows() if listed is None else listed
+            tools: dict[str, Tool] = {}
+            for row in self.listed:
+                made = _tool(row, self, taken | tools.keys())
+                tools[made.name] = made
+            return tools
+        except KeyboardInterrupt as stop:
+            # Cancels the start instead of waiting for it.
+            self._running.__exit__(type(stop), stop, None)
+            raise
+        except ImportError:
+            raise ConfigError(f"{flag}: needs pip install '.[tools]'") from None
+        # Errors come from four libraries, which do not document them.
+        except Exception as error:
+            told = [
+                self.redact(one_line(error))[:300],
+                *self.printed().splitlines()[-1:],
+            ]
+            reason = "; ".join(told)[:600]
+            raise ConfigError(f"{flag}: its tools cannot be used ({reason})") from None
+
+    def _rows(self) -> list[Row]:
         page = self.ask("list_tools")
         found = list(page.tools)
         while page.next_cursor:
@@ -143,72 +192,7 @@ def _text(part: Any) -> str:
     return json.dumps(fields, ensure_ascii=False)
 
 
-class ToolRow(TypedDict):
-    """A tool of a server on the tape."""
-
-    server: str
-    name: str
-    description: str | None
-    input_schema: dict[str, Any]
-
-
-@contextlib.contextmanager
-def serving(
-    command: str, tape: Tape, log: Path, taken: Set[str]
-) -> Iterator[dict[str, Tool]]:
-    """The tools of a server, under names that are not `taken`. Raises ConfigError if they cannot be
-    used.
-    """
-    # The stack itself would suppress exceptions of the block; its close() does not get them.
-    with contextlib.closing(contextlib.ExitStack()) as running:
-        running.callback(_redact, log, tape.secrets)  # runs when the server has ended
-        server = Server(command, log, running)
-        try:
-            tools = _tools(server, tape, taken)
-        except KeyboardInterrupt as stop:
-            # Cancels the start instead of waiting for it.
-            running.__exit__(type(stop), stop, None)
-            raise
-        except ImportError:
-            raise ConfigError(
-                f"--mcp {command}: needs pip install '.[tools]'"
-            ) from None
-        # Errors come from four libraries, which do not document them.
-        except Exception as error:
-            reason = tape.secrets.text(_reason(error, log))
-            raise ConfigError(
-                f"--mcp {command}: its tools cannot be used ({reason})"
-            ) from None
-        yield tools
-
-
-def _tools(server: Server, tape: Tape, taken: Set[str]) -> dict[str, Tool]:
-    """The tools of a server, which a replay lists from the tape."""
-    request = {"command": server.command}
-    with tape.call("mcp"):
-        rows = tape.value("mcp_tools", request, server.rows, list[ToolRow])
-    tools: dict[str, Tool] = {}
-    for row in rows:
-        made = _tool(row, server, taken | tools.keys())
-        tools[made.name] = made
-    return tools
-
-
-def _reason(error: Exception, log: Path) -> str:
-    """An error in one line, with the last line that the server printed."""
-    printed: list[str] = []
-    if log.exists():
-        printed = log.read_text("utf-8", "replace").splitlines()
-    return "; ".join([one_line(error)[:300], *printed[-1:]])[:600]
-
-
-def _redact(log: Path, secrets: Secrets) -> None:
-    """Removes keys that a server printed."""
-    if log.exists():
-        log.write_text(secrets.text(log.read_text("utf-8", "replace")), "utf-8")
-
-
-def _tool(row: ToolRow, server: Server, taken: Set[str]) -> Tool:
+def _tool(row: Row, server: Server, taken: Set[str]) -> Tool:
     """A tool of a server. Raises SchemaError if its parameters have no valid schema."""
     from jsonschema import Draft202012Validator, FormatChecker
     from jsonschema.validators import validator_for
@@ -236,7 +220,7 @@ def _tool(row: ToolRow, server: Server, taken: Set[str]) -> Tool:
     )
 
 
-def _free_name(row: ToolRow, taken: Set[str]) -> str:
+def _free_name(row: Row, taken: Set[str]) -> str:
     """The name of a tool; if that is taken, with the name of the server before it."""
     name = re.sub(r"[^\w./-]+", "_", row["name"])[:100]
     while name in taken:

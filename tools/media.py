@@ -1,6 +1,4 @@
-"""The media of a task, and its other files: checked before the first paid call, copied into the
-run folder under plain names, opened for the tools.
-"""
+"""The media of a task, and its other files: checked before the first paid call, and opened."""
 
 from __future__ import annotations
 
@@ -8,22 +6,29 @@ import contextlib
 import mimetypes
 import os
 import re
-import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from orchestra.runtime.pool import Pool, analysed
-from orchestra.runtime.prompts import named, outside, say, visible
-from orchestra.runtime.run_folder import MAX_MEDIA_BYTES, sha256_of, unwritable
-from orchestra.runtime.secrets import Secrets
-from orchestra.toolkit import ToolError
+from orchestra.kernel.prompts import named, outside, say
+from orchestra.kernel.vocabulary import (
+    SKILL_OF,
+    ConfigError,
+    Modality,
+    Pool,
+    ToolError,
+)
 from orchestra.tools import file_text
-from orchestra.vocabulary import SKILL_OF, ConfigError, Media, Modality
+from orchestra.tools.engines import Analysis, engine_of
 
-MAX_BYTES = MAX_MEDIA_BYTES
+MAX_BYTES: dict[Modality, int] = {  # of a file
+    "image": 100 << 20,
+    "audio": 1 << 30,
+    "video": 4 << 30,
+    "file": 64 << 20,
+}
 MAX_PIXELS = 64 << 20  # of one picture or frame: 256 MiB in memory
 # Formats that FFmpeg detects in texts, PDF and office files.
 GUESSED = re.compile("tty|mjpeg|.*_pipe")
@@ -31,15 +36,11 @@ PICTURES = "PNG JPEG WEBP GIF MPO HEIF AVIF BMP DIB TIFF JPEG2000 ICO PPM TGA PC
 MIME_TYPES = mimetypes.MimeTypes(filenames=())  # the same on each machine
 UNKNOWN = "application/octet-stream"
 SVG = "image/svg+xml"  # a text
-ENGINES: dict[Any, list[str]] = {
+ENGINES: dict[Analysis, list[str]] = {  # packages of the libraries
     "image": ["rapidocr", "onnxruntime"],
     "audio": ["faster_whisper"],
 }
 WHISPER = "WHISPER_MODEL"  # a name, to be downloaded once, or a folder
-
-# The part of a recording from one time to another, in seconds. None: to the end of the file.
-Window = tuple[float, float | None]
-WHOLE: Window = (0.0, None)
 
 
 def check(files: Iterable[Any]) -> list[tuple[Modality, Path]]:
@@ -231,74 +232,25 @@ def origin_s(source: Any) -> float:
     return float(source.start_time / av.time_base)
 
 
-def clock(seconds: float) -> str:
-    """A time in a recording, as a player shows it.
-
-    >>> clock(65.9)
-    '1:05'
-    >>> clock(3725.4)
-    '1:02:05'
-    """
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    if hours:
-        return f"{hours}:{minute:02}:{second:02}"
-    return f"{minute}:{second:02}"
-
-
-def copy_into(
-    folder: Path, files: Sequence[tuple[Modality, Path]]
-) -> tuple[Media, ...]:
-    """Copy the media into the run folder, under names that a model can repeat without mistakes."""
-    media: list[Media] = []
-    for modality, path in files:
-        name = _plain_name(path, {m.name.casefold() for m in media})
-        target = folder / "media" / name
-        try:
-            target.parent.mkdir(exist_ok=True)
-            shutil.copyfile(path, target)
-        except OSError as error:
-            raise unwritable(target, error) from None
-        media.append(Media(modality, name, target, sha256_of(target)))
-    return tuple(media)
-
-
-def _plain_name(path: Path, taken: set[str]) -> str:
-    """A name of letters, digits, _ and -, that none of the `taken` ones (casefolded) equals."""
-    stem = re.sub(r"[^\w-]+", "_", visible(path.stem)).strip("_-")[:60]
-    if not stem or Secrets().text(stem) != stem:  # models read the name
-        stem = "media"
-    suffix = re.sub(r"[^\w.]+", "", visible(path.suffix))[:10]
-    name = f"{stem}{suffix}"
-    number = 1
-    while name.casefold() in taken:
-        number += 1
-        name = f"{stem}_{number}{suffix}"
-    return name
-
-
-def missing_engine(kind: str) -> str:
-    """The first package that the local engine of this kind lacks; "" if it can be used."""
+def missing_engine(kind: Analysis) -> str:
+    """The first package that the library of this kind lacks; "" if it can be used."""
     missing = (name for name in ENGINES[kind] if find_spec(name) is None)
     return next(missing, "")
 
 
 def check_engines(modalities: Iterable[Modality], pool: Pool) -> None:
-    """Raises ConfigError if files of these kinds need a local engine that is not installed."""
-    for kind in sorted(analysed(modalities)):
-        if pool.engine(kind).engine != "local":
-            continue
+    """Raises ConfigError if files of these kinds need a library that is not installed."""
+    kinds = set(modalities)
+    for kind in ENGINES:
+        is_needed = not kinds.isdisjoint((kind, "video"))
         missing = missing_engine(kind)
-        if missing:
-            skill = SKILL_OF[kind]
-            able = any(b.skills.get(skill, 0.0) > 0 for b in pool.backends)
-            other = ", or --perception endpoint" if able else ""
-            raise ConfigError(f"{engine_needs(kind, missing)}{other}")
+        if is_needed and missing and engine_of(pool, kind).engine == "local":
+            raise ConfigError(engine_needs(kind, missing))
     check_whisper()
 
 
 def engine_needs(kind: str, package: str) -> str:
-    """What to do about a local engine that is not installed."""
+    """What to do about a library that is not installed."""
     return f"the local engine for {kind} needs {package}: pip install '.[local]'"
 
 

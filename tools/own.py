@@ -1,53 +1,59 @@
 """The user's own tools: Python functions and the tools of MCP servers.
 
-    --tools my_tools.py:library_hours      --mcp "python my_server.py"
-
 They are assigned, recorded and replayed like the others. A model gets their results marked as data.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from orchestra.runtime.tape import Tape
-from orchestra.toolkit import Tool
-from orchestra.tools import mcp_server, python_function
-from orchestra.tools.shipped import all_tools
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel.tape import Redact
+from orchestra.kernel.tool import Tool
+from orchestra.kernel.vocabulary import FINISH, INVALID, ConfigError
+from orchestra.tools import mcp_server
+from orchestra.tools.mcp_server import Row
+from orchestra.tools.python_function import tool_of
 
-RESERVED = {"finish", "invalid"}  # actions of the sub-agents' loop
+
+class Own(NamedTuple):
+    """The tools by name, and what each MCP server lists, by command: with that, a replay and a
+    resume know the tools without the server. It belongs into run.json.
+    """
+
+    tools: dict[str, Tool]
+    listed: dict[str, list[Row]]
 
 
 @contextlib.contextmanager
 def own_tools(
-    functions: Sequence[str | Callable[..., Any]], servers: Sequence[str], tape: Tape
-) -> Iterator[dict[str, Tool]]:
-    """The user's tools by name, for one run; MCP servers end with the block. `functions`: as
-    --tools names them, or the functions themselves; `servers`: as --mcp names them. Raises
+    functions: Sequence[Any],
+    servers: Sequence[str],
+    log: Path,
+    taken: Collection[str] = (),
+    listed: Mapping[str, list[Row]] | None = None,
+    redact: Redact = str,
+) -> Iterator[Own]:
+    """The tools of functions (or Tools), and of MCP servers, which end with the block. `log` gets
+    what they print, if its folder is there at the end. `taken`: the names of other tools. Raises
     ConfigError.
     """
-    own: dict[str, Tool] = {}
-    taken = set(RESERVED)
-    if functions or servers:  # else no tool need be imported
-        taken |= all_tools().keys()
+    own = Own({}, {})
+    others = {FINISH, INVALID, *taken}
     with contextlib.ExitStack() as stack:
         for function in functions:
-            made = _as_tool(function)
-            name = made.name
-            if name in taken or name in own:
-                raise ConfigError(f"--tools: the name {name} is taken; use another")
-            own[name] = made
-        for server in servers:
-            log = tape.path.with_name("mcp.log")
-            names = taken | own.keys()
-            serving = mcp_server.serving(server, tape, log, taken=names)
-            own |= stack.enter_context(serving)
+            made = tool_of(function)
+            if made.name in others or made.name in own.tools:
+                raise ConfigError(
+                    f"--tools: the name {made.name} is taken; use another"
+                )
+            own.tools[made.name] = made
+        for command in servers:
+            server = stack.enter_context(mcp_server.serving(command, log, redact))
+            rows = (listed or {}).get(command)
+            found = server.tools(rows, others | own.tools.keys())
+            own.tools.update(found)
+            own.listed[command] = server.listed
         yield own
-
-
-def _as_tool(function: str | Callable[..., Any]) -> Tool:
-    if isinstance(function, str):
-        return python_function.from_file(function)
-    return python_function.from_function(function)

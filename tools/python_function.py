@@ -1,12 +1,10 @@
 """The user's Python functions as tools: any typed function with a docstring.
 
-    def library_hours(day: str) -> str:
-        '''When the town library is open.
+def library_hours(day: str) -> str:
+    '''When the town library is open.
 
-        day: a day of the week, as in Monday
-        '''
-
-It is chosen by --tools my_tools.py:library_hours or --tools my_project.tools:library_hours.
+    day: a day of the week, as in Monday
+    '''
 """
 
 from __future__ import annotations
@@ -17,40 +15,34 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, get_type_hints
 
-from orchestra.matching import OF_USER
-from orchestra.runtime import user_code
-from orchestra.runtime.prompts import fenced, say
-from orchestra.toolkit import Environment, Tool, ToolError, tool
-from orchestra.vocabulary import ConfigError, EndOfRun
+from orchestra.kernel.placing import OF_USER
+from orchestra.kernel.prompts import fenced, say
+from orchestra.kernel.tape import EndOfRun
+from orchestra.kernel.tool import Environment, Tool, tool
+from orchestra.kernel.vocabulary import ConfigError, ToolError
+from orchestra.tools.schemas import without_refs
 
 MAX_RESULT_CHARS = 10_000_000  # more would not fit into a line of the tape
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def from_file(spec: str) -> Tool:
-    """The tool that FILE.py:FUNCTION or package.module:FUNCTION names. Raises ConfigError."""
-    flag = f"--tools {spec}"
-    function = user_code.load(spec, flag)
+def tool_of(function: Any, flag: str = "tool") -> Tool:
+    """Turns a typed function into a Tool. If its first parameter is an Environment, it records its
+    side effects itself, like our tools. Raises ConfigError if a model could not use it. The text of
+    the error begins with `flag`, the setting that names the function.
+    """
     if isinstance(function, Tool):
         return function
     if not inspect.isfunction(function):
         raise ConfigError(
             f"{flag}: is not a function; name a typed function with a docstring"
         )
-    return from_function(function, flag)
-
-
-def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
-    """Turns a typed function into a Tool. If its first parameter is an Environment, it records its
-    side effects itself, like our tools. Raises ConfigError if a model could not use it.
-    """
     try:
         types = get_type_hints(function, localns={"Environment": Environment})
         _check_usable(function, types)
-        made = tool(function.__name__, OF_USER)(function)
+        made = tool(function.__name__, OF_USER, plain=without_refs)(function)
     except Exception as error:  # annotations are the user's code and may raise anything
-        reason = user_code.one_line(error)
-        raise ConfigError(f"{flag}: cannot be a tool ({reason})") from None
+        raise ConfigError(f"{flag}: cannot be a tool ({one_line(error)})") from None
     records_itself = Environment in types.values()
     return made if records_itself else _recording(made)
 
@@ -77,8 +69,7 @@ def _recording(made: Tool) -> Tool:
     def call(
         env: Environment, params: dict[str, Any], arguments: dict[str, Any]
     ) -> str:
-        run = partial(made.function, **arguments)
-        return recorded(env, made.name, params, run)
+        return recorded(env, made.name, params, partial(made.function, **arguments))
 
     return replace(made, check=check, function=call)
 
@@ -97,12 +88,18 @@ def recorded(
         except (ToolError, EndOfRun, KeyboardInterrupt):
             raise
         except BaseException as error:
-            reason = fenced(user_code.one_line(error))
-            raise ToolError(
-                say("tools/notes", "own_failed", tool=name, reason=reason)
-            ) from None
+            why = {"tool": name, "reason": fenced(one_line(error))}
+            raise ToolError(say("tools/notes", "own_failed", **why)) from None
         if len(text) > MAX_RESULT_CHARS:
             raise ToolError(say("tools/notes", "own_too_long", tool=name))
         return text
 
-    return fenced(env.local(f"tool:{name}", params, attempt, str))
+    return fenced(env.local(f"tool:{name}", params, attempt))
+
+
+def one_line(error: BaseException) -> str:
+    """The type and message of an error in one line; of a group, those of its first error."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    text = f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:1000]

@@ -9,11 +9,10 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from orchestra.money import Purse
-from orchestra.runtime.parsing import after_thinking
-from orchestra.runtime.prompts import fenced, render, say
-from orchestra.toolkit import Environment
-from orchestra.vocabulary import Backend
+from orchestra.kernel.money import Purse
+from orchestra.kernel.prompts import after_thinking, fenced, render, say
+from orchestra.kernel.tool import Environment
+from orchestra.kernel.vocabulary import Backend
 
 PART_CHARS = 24_000
 MAX_PARTS = 8

@@ -26,8 +26,8 @@ from pathlib import Path
 from secrets import randbelow
 from typing import Any
 
-from orchestra.runtime.prompts import say
-from orchestra.toolkit import ToolError
+from orchestra.kernel.prompts import say
+from orchestra.kernel.vocabulary import ToolError
 from orchestra.tools import bubblewrap, cgroup, seccomp
 
 INIT = Path(__file__).with_name("sandbox_init.py").read_text(encoding="utf-8")

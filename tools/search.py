@@ -10,9 +10,12 @@ import json
 import os
 from typing import Any
 
-from orchestra.runtime import http
-from orchestra.runtime.prompts import fenced, outside, say
-from orchestra.toolkit import Environment, ToolError, tool
+import requests
+
+from orchestra.kernel.chat import NoAnswer, deliver
+from orchestra.kernel.prompts import fenced, outside, say
+from orchestra.kernel.tool import Environment, tool
+from orchestra.kernel.vocabulary import ToolError
 
 SERPER_URL = "https://google.serper.dev/search"
 SERPER_KEY = "SERPER_API_KEY"
@@ -40,7 +43,7 @@ def google_search(
     if not query.strip():
         raise ToolError(say("tools/notes", "search_empty"))
     asked = {"q": query, "num": max(1, min(k, MAX_RESULTS)), "gl": gl, "hl": hl}
-    rows = env.local("search", asked, lambda: _search(asked), list[FoundPage])
+    rows = env.local("search", asked, lambda: _search(asked))
     if not rows:
         raise ToolError(say("tools/notes", "search_nothing", query=query))
     texts = ["\n".join(row.values()) for row in rows]
@@ -57,15 +60,16 @@ def _search(asked: dict[str, Any]) -> list[FoundPage]:
 
 def serper(asked: dict[str, Any]) -> list[FoundPage]:
     """The answer box, the knowledge graph and the pages that Serper found. Raises ToolError."""
-    headers = {"X-API-KEY": os.environ[SERPER_KEY], "content-type": "application/json"}
+    headers = {"X-API-KEY": os.environ[SERPER_KEY]}
     url = os.environ.get(SERPER_AT) or SERPER_URL  # an empty variable counts as not set
+    request = requests.Request("POST", url, headers, json=asked)
     try:
-        response = http.post(url, asked, headers, TIMEOUT_S)
+        response = deliver(url, request.prepare, TIMEOUT_S)
         if 200 <= response.status < 300:
             return _serper_rows(json.loads(response.content), asked["num"])
         reason = f"HTTP {response.status}"
-    except http.NoAnswer as error:
-        reason = error.reason
+    except NoAnswer as error:
+        reason = str(error)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         reason = "no JSON"  # or JSON of another shape
     why = outside(reason)

@@ -15,7 +15,8 @@ from typing import Any
 import av
 import numpy
 
-from orchestra.tools.media import WHOLE, Window, opened, origin_s
+from orchestra.tools.media import opened, origin_s
+from orchestra.tools.times import WHOLE, Window
 
 RATE = 16_000  # samples per second
 QUIET_S = 0.2  # a part ends in the middle of the quietest moment of this length
@@ -111,8 +112,7 @@ def is_silent(samples: Samples) -> bool:
     """Too short or too quiet to be sent."""
     if len(samples) < SHORTEST_S * RATE:
         return True
-    loudness = numpy.abs(samples.astype(int))
-    return bool((loudness < SILENCE).all())
+    return bool((numpy.abs(samples.astype(int)) < SILENCE).all())
 
 
 def as_wav(samples: Samples) -> bytes:

@@ -5,23 +5,17 @@ observation reports both.
 from __future__ import annotations
 
 import re
-from functools import partial
-from itertools import groupby
-from pathlib import Path
+from typing import Any
 
-from orchestra.runtime.pool import Engine
-from orchestra.runtime.prompts import fenced, named, render, say
-from orchestra.toolkit import Environment, ToolError, VideoFile, tool
+from orchestra.kernel.prompts import fenced, named, render, say
+from orchestra.kernel.tool import Environment, VideoFile, tool
+from orchestra.kernel.vocabulary import EndpointError, Media, ToolError
 from orchestra.tools import audio, image
-from orchestra.tools.frames import frames
-from orchestra.tools.media import WHOLE, Window, clock
-from orchestra.tools.perception import analysed
-from orchestra.vocabulary import EndpointError, Media
+from orchestra.tools.engines import engine_of
+from orchestra.tools.times import Window
 
 MOST_FRAMES = 16
 TIME = re.compile(r"(\d{1,4}:){0,2}\d{1,6}(\.\d{1,9})?\s*s?", re.ASCII)
-
-TimedFrame = tuple[str, str]  # time or times; the text or the data URL of a frame
 
 
 @tool("VideoAnalysisAction", "vid")
@@ -60,12 +54,10 @@ def video_analysis(
 
 def _window(start_time: str, end_time: str) -> Window:
     """The window between two times, as a model writes them. Raises ToolError."""
-    start_s = _seconds(start_time)
+    start_s = _seconds(start_time) or 0.0
     end_s = _seconds(end_time)
-    if start_s is None:
-        start_s = 0.0
     if end_s is not None and end_s <= start_s:
-        start = start_time if start_time else "0"
+        start = start_time or "0"
         raise ToolError(say("tools/notes", "empty_window", start=start, end=end_time))
     return start_s, end_s
 
@@ -87,58 +79,27 @@ def _seconds(text: str) -> float | None:
 def _seen(env: Environment, file: Media, query: str, count: int, window: Window) -> str:
     """What the frames show. Raises ToolError or EndpointError."""
     start_s, end_s = window
-    request = {
-        "sha256": file.sha256,
-        "frames": count,
-        "start_s": start_s,
-        "end_s": end_s,
-    }
+    request: dict[str, Any] = {"sha256": file.sha256, "frames": count}
+    request |= {"start_s": start_s, "end_s": end_s}
+    name = named(file.name)
 
-    def locally() -> str:
-        read = partial(read_frames, file.path, count, window)
-        texts = env.local("video_text", request, read, list[TimedFrame])
+    def read() -> Any:
+        from orchestra.tools import frames
+
+        return frames.read_frames(file.path, count, window)
+
+    def show() -> Any:
+        from orchestra.tools import frames
+
+        return frames.data_urls(file.path, count, window)
+
+    engine = engine_of(env.pool, "image")
+    if engine.engine == "local":
+        texts = env.local("video_text", request, read)
         lines = "\n".join(f"[{times}] {text}" for times, text in texts)
-        return say(
-            "tools/notes", "video_text", name=named(file.name), lines=fenced(lines)
-        )
-
-    def by_endpoint(engine: Engine) -> str:
-        take = partial(_data_urls, file.path, count, window)
-        shown = env.local("frames", request, take, list[TimedFrame])
-        return _seen_by_model(env, engine, file, query, shown)
-
-    return analysed(env, "image", by_endpoint, locally)
-
-
-def _seen_by_model(
-    env: Environment, engine: Engine, file: Media, query: str, shown: list[TimedFrame]
-) -> str:
+        return say("tools/notes", "video_text", name=name, lines=fenced(lines))
+    shown = env.local("frames", request, show)
     times = ", ".join(time for time, _ in shown)
-    request = render("tools/video.md", query=query, times=times, count=len(shown))
-    answer = image.ask(env, engine, request, shown)
-    return say(
-        "tools/notes", "video_seen", name=named(file.name), times=times, answer=answer
-    )
-
-
-def _data_urls(path: Path, count: int, window: Window) -> list[TimedFrame]:
-    """(time, data URL) of the frames."""
-    return [
-        (clock(time_s), image.data_url(picture, "JPEG"))
-        for time_s, picture in frames(path, count, window)
-    ]
-
-
-def read_frames(path: Path, count: int, window: Window = WHOLE) -> list[TimedFrame]:
-    """(times, text) of the text in the frames; frames in a row with the same text are one entry."""
-    texts: list[TimedFrame] = []
-    for time_s, picture in frames(path, count, window):
-        lines = image.read_text(picture)
-        text = " / ".join(lines) if lines else "-"
-        texts.append((clock(time_s), text))
-    rows: list[TimedFrame] = []
-    for text, same in groupby(texts, key=lambda row: row[1]):
-        times = [time for time, _ in same]
-        first, last = times[0], times[-1]
-        rows.append((first if first == last else f"{first}-{last}", text))
-    return rows
+    asked = render("tools/video.md", query=query, times=times, count=len(shown))
+    answer = image.look(env, engine, asked, shown)
+    return say("tools/notes", "video_seen", name=name, times=times, answer=answer)

@@ -1,29 +1,9 @@
-"""ExtractUrlContentAction answers a query from the text of a web page.
-
-With JINA_API_KEY, Jina Reader fetches and renders the page. Without it, tools/guard.py fetches the
-page, and tools/page_text.py extracts its text in the sandbox.
-"""
+"""ExtractUrlContentAction answers a query from the text of a web page; tools/pages.py gets it."""
 
 from __future__ import annotations
 
-import os
-import re
-from functools import partial
-from pathlib import Path
-
-from urllib3.util import Url
-
-from orchestra.runtime.prompts import outside, say, without_marks
-from orchestra.runtime.secrets import Secrets
-from orchestra.toolkit import Environment, ToolError, tool
-from orchestra.tools import guard, reading, sandbox
-
-JINA_URL = "https://r.jina.ai/"
-JINA_KEY = "JINA_API_KEY"
-READER = Path(__file__).with_name("page_text.py").read_text(encoding="utf-8")
-READ_S = 30.0
-MAX_TEXT_BYTES = 2_000_000
-LOCKED = 4  # exit status of the reader for a PDF that needs a password
+from orchestra.kernel.prompts import without_marks
+from orchestra.kernel.tool import Environment, tool
 
 
 @tool("ExtractUrlContentAction", "web")
@@ -33,64 +13,14 @@ def extract_url_content(env: Environment, url: str, browse_query: str) -> str:
     url: the whole URL, as a search or a page showed it
     browse_query: what you want to know from the page
     """
-    plain = without_marks(url).strip()  # small models copy the marks, too
-    read = partial(page_text, plain, env.allow_hosts, env.tape.secrets)
-    text = env.local("visit", {"url": url}, read, str)
+    from orchestra.tools import reading
+
+    def read() -> str:
+        from orchestra.tools import pages
+
+        plain = without_marks(url).strip()  # small models copy the marks, too
+        allow = env.options.more.get("allow_hosts", ())
+        return pages.page_text(plain, allow, env.tape.redact)
+
+    text = env.local("visit", {"url": url}, read)
     return reading.answer_from(env, browse_query, text, "a web page")
-
-
-def page_text(
-    url: str, allow: tuple[str, ...] = (), secrets: Secrets | None = None
-) -> str:
-    """The readable text of a page. Raises ToolError: refused, failed, or nothing to read."""
-    parts = guard.checked(url, secrets)
-    key = os.environ.get(JINA_KEY)
-    if key and not guard.is_allowed(parts, allow):
-        text = _text_from_jina(parts, allow, key)
-    else:  # without a key, or internal: Jina must not learn of internal pages
-        page = guard.fetch(url, allow)
-        text = _extracted(page, _kind(page))
-    if not text.strip():
-        raise ToolError(say("tools/notes", "page_empty", url=outside(url)))
-    return text
-
-
-def _text_from_jina(parts: Url, allow: tuple[str, ...], key: str) -> str:
-    guard.addresses(parts, allow=())  # refuses internal pages here too
-    headers = {"Authorization": f"Bearer {key}"}
-    page = guard.fetch(JINA_URL + parts.url, allow, headers)
-    return page.body.decode("utf-8", "replace")
-
-
-def _kind(page: guard.Page) -> str:
-    """html, pdf or text, by the media type; a PDF also by its content."""
-    media_type = re.split("[;,]", page.content_type)[0].strip()
-    begins_as_pdf = page.body[:1024].lstrip().startswith(b"%PDF-")
-    if media_type == "application/pdf" or begins_as_pdf:
-        return "pdf"
-    if media_type in ("text/html", "application/xhtml+xml", ""):
-        return "html"
-    if media_type.startswith("text/") or media_type.endswith(("json", "xml")):
-        return "text"
-    raise ToolError(say("tools/notes", "page_kind", url=outside(page.url)))
-
-
-def _extracted(page: guard.Page, kind: str) -> str:
-    """The text of a page, extracted in the sandbox, because a page may take over its parser. Where
-    there is no sandbox, in a process with limits.
-    """
-    cut_note = say("tools/notes", "part_cut")
-    ran = sandbox.confined(
-        command=sandbox.python(READER, kind, page.content_type, cut_note),
-        stdin=page.body,
-        timeout_s=READ_S,
-        mounts=sandbox.Mounts(),
-        max_output_bytes=MAX_TEXT_BYTES,
-        unsafe=sandbox.trouble() != "",
-    )
-    url = outside(page.url)
-    if ran.ended == "end" and ran.status == LOCKED:
-        raise ToolError(say("tools/notes", "page_locked", url=url))
-    if ran.ended != "end" or ran.status != 0:
-        raise ToolError(say("tools/notes", "page_unreadable", url=url, kind=kind))
-    return ran.output.decode("utf-8", "replace")
