@@ -33,9 +33,9 @@ def recorded(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """`recorded` with the --record-mode of this test session. A mistake of the user, and a run that
     differs from its recording, fail the test in at most three lines.
     """
-    from orchestra.recorded import Changed, in_three_lines, recorded
-    from orchestra.runtime.tape import TapeMiss
-    from orchestra.vocabulary import ConfigError
+    from orchestra.kernel.tape import TapeMiss
+    from orchestra.kernel.vocabulary import ConfigError
+    from orchestra.variation.recorded import Changed, in_three_lines, recorded
 
     mode = request.config.getoption("--record-mode") or "once"
 

@@ -1,0 +1,1 @@
+"""Runs made again with something changed: reuse, forks, what-if; and how two runs differ."""

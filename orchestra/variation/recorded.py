@@ -1,0 +1,178 @@
+"""For tests: a run that is recorded once, and replayed from then on.
+
+    run = recorded("What is the capital of France?", out="runs/capital", pool=pool)
+
+In pytest, use the fixture of the same name (pytest_plugin.py).
+"""
+
+from __future__ import annotations
+
+import glob
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestra.kernel.folder import (
+    Manifest,
+    Options,
+    read_events,
+    read_manifest,
+    sha256_of,
+)
+from orchestra.kernel.tape import TapeMiss
+from orchestra.kernel.vocabulary import ConfigError
+from orchestra.variation.diff import Difference, changes, difference, short_diff, where
+from orchestra.variation.fork import without_addresses
+from orchestra.variation.reuse import answers_of
+from orchestra_min import Outcome, orchestrate, replay, resume, with_names
+
+MODES = ("none", "once", "changed", "rewrite")
+OF_RECORDING = ("pool", "options", "cancelled", "more", "sources")  # not of a replay
+
+
+class Changed(AssertionError):
+    """The run has another answer than its recording, or another decision."""
+
+
+def recorded(
+    question: str,
+    media: Sequence[Any] = (),
+    out: Path | str = "",
+    record_mode: str = "once",
+    decisions: bool = False,
+    **how: Any,
+) -> Outcome:
+    """Replays the run in `out` if it has this very question, media and options (under any budget),
+    continues it if it was not finished, and records it if there is none. `how`: as for
+    `orchestrate`.
+
+    `record_mode` "none" never records, "rewrite" always does. With "changed", a run that no longer
+    replays is made again: it takes the answers to equal requests from the recording, and takes its
+    place if it gives the same answer and, with `decisions`, makes the same decisions.
+
+    Raises ConfigError where `out` holds another run, or none and none may be recorded, and Changed.
+    """
+    if record_mode not in MODES:
+        raise ConfigError(f"record mode {record_mode!r}: needs {', '.join(MODES)}")
+    folder = Path(out)
+    exists = (folder / "run.json").exists()
+    if record_mode == "rewrite" and exists:
+        new = folder.with_name(f"{folder.name}.new")
+        return _put_in_place(folder, new, recorded(question, media, new, **how))
+    if not exists and record_mode == "none":
+        raise ConfigError(
+            f"{folder}: nothing is recorded; --record-mode once records it"
+        )
+    if not exists:
+        return orchestrate(question, media, out=folder, **how)
+    held = read_manifest(folder)
+    events = read_events(folder)
+    is_finished = bool(events) and events[-1].get("finished") is True
+    is_changed = record_mode == "changed" and is_finished
+    same_options = is_changed or _has_options(held, how)
+    if not (same_options and _is_recording_of(held, question, media)):
+        problem = "was recorded with another question, media or options"
+        raise ConfigError(
+            f"{folder} {problem}: remove it, or use --record-mode rewrite"
+        )
+    again = {name: value for name, value in how.items() if name not in OF_RECORDING}
+    try:
+        if is_changed and not _has_settings(held, how):
+            return _make_again(question, media, folder, decisions, how)
+        if is_finished or record_mode == "none":
+            return replay(folder, **again)
+    except TapeMiss as miss:  # of the code of today, or of a tape that was cut
+        if is_changed:
+            return _make_again(question, media, folder, decisions, how)
+        if miss.differs or record_mode == "none":
+            raise
+    return resume(folder, pool=how.get("pool"), **again)
+
+
+def _make_again(
+    question: str,
+    media: Sequence[Any],
+    folder: Path,
+    decisions: bool,
+    how: dict[str, Any],
+) -> Outcome:
+    """A run that pays only for what the recording lacks. It takes the place of the recording.
+    Raises Changed, and then it stays next to it, as `out`.new.
+    """
+    new = folder.with_name(f"{folder.name}.new")
+    if new.exists():  # of an earlier attempt: nothing of it is paid twice
+        new.rename(new.with_name(f"{new.name}.{len(_earlier(new)) + 1}"))
+    sources = [answers_of(folder, *_earlier(new)), *how.get("sources", ())]
+    again = orchestrate(question, media, out=new, **{**how, "sources": sources})
+    found = difference(folder, new)
+    problems = list(changes(found, decisions))
+    if problems:
+        first = f"{folder}: {problems[0]}"
+        raise Changed("\n".join([first, *_advice(found, problems)]))
+    return _put_in_place(folder, new, again)
+
+
+def _put_in_place(folder: Path, new: Path, again: Outcome) -> Outcome:
+    """The new run is the recording from now on. The old one stays until the new one has ended."""
+    replaced = folder.with_name(f"{folder.name}.old")
+    shutil.rmtree(replaced, ignore_errors=True)  # left by a kill
+    others = _earlier(new)
+    folder.rename(replaced)
+    new.rename(folder)
+    for old in (replaced, *others):
+        shutil.rmtree(old)
+    return replace(again, run=folder)
+
+
+def _earlier(new: Path) -> list[Path]:
+    """The attempts that were made before the run in `new`."""
+    return sorted(new.parent.glob(f"{glob.escape(new.name)}.[0-9]*"))
+
+
+def _advice(found: Difference, problems: Sequence[str]) -> list[str]:
+    """Where the runs part, and how to go on: two lines."""
+    more = f"{len(problems) - 1} more changes; " if len(problems) > 1 else ""
+    part = "all calls are the same"
+    if found.parting:
+        place = where(found.parting, "the recording", "the new run")
+        part = f"the runs part at {place}"
+    see = f"orchestra-min diff {found.first.run} {found.second.run}"
+    return [f"{more}{part}", f"see {see}; --record-mode rewrite accepts the new run"]
+
+
+def in_three_lines(error: BaseException) -> str:
+    """A mistake of the user, a miss or a change. Of a miss, the first line that differs."""
+    first, *rest = str(error).splitlines()
+    if not isinstance(error, TapeMiss):
+        return "\n".join([first, *rest])
+    removed = [line[1:] for line in rest if line.startswith("-")][1:2]  # 0: its name
+    added = [line[1:] for line in rest if line.startswith("+")][1:2]
+    advice = "--record-mode changed makes only the calls that differ"
+    return "\n".join([f"{first}; {advice}", *short_diff(removed, added)])
+
+
+def _has_settings(held: Manifest, how: dict[str, Any]) -> bool:
+    """Whether a recording has the options of a test, and its pool if the test names one."""
+    pool = how.get("pool") or held.pool
+    same_pool = without_addresses(pool) == without_addresses(held.pool)
+    return same_pool and _has_options(held, how)
+
+
+def _has_options(held: Manifest, how: dict[str, Any]) -> bool:
+    """Whether a recording has the options of a test; a run replays under any budget."""
+    options = with_names(how.get("options") or Options())
+    return (
+        replace(options, budget_usd=held.options.budget_usd).row() == held.options.row()
+    )
+
+
+def _is_recording_of(held: Manifest, question: str, media: Sequence[Any]) -> bool:
+    hashes = []
+    for file in media:
+        is_path = isinstance(file, str | Path)
+        path = Path(file if is_path else file[1])  # or (modality, path)
+        hashes.append(sha256_of(path))
+    same_media = hashes == [sha256 for _, _, sha256 in held.media]
+    return question.strip() == held.question.strip() and same_media
