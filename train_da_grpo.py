@@ -109,7 +109,6 @@ def train(options: TrainingOptions) -> None:
             run.save(options, policy, trainer.optimizer, step)
     policy.save(options.out / options.product)
     rollouts.close()
-    metrics.close()
 
 
 # ---- a step --------------------------------------------------------------------------------------
@@ -341,7 +340,7 @@ def aggregate(
 
 def main(options: TrainingOptions) -> int:
     """Returns the exit code; what ends it early is one line on standard error, of each process."""
-    from orchestra.runtime.command_line import run_program
+    from orchestra.command.flags import run_program
 
     return run_program("train_da_grpo.py", lambda: train(options))
 

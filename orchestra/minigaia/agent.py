@@ -10,80 +10,67 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from annotated_types import MinLen
-from typing_extensions import TypedDict
+from pydantic import ValidationError
 
-from orchestra.agents.job import Job
+from orchestra.kernel.job import Job
+from orchestra.kernel.prompts import say
+from orchestra.kernel.vocabulary import ConfigError, Result, Step
 from orchestra.minigaia.operations import OPERATIONS
 from orchestra.minigaia.tasks import WORDS, Fact
-from orchestra.minigaia.world import finds
-from orchestra.runtime.pool import Checked, Invalid
-from orchestra.runtime.prompts import say
-from orchestra.runtime.user_code import is_spec
-from orchestra.vocabulary import ConfigError, Result, Step
+from orchestra.minigaia.world import FACTS, finds
 
 METHODS = ("orchestra-o1", "aorchestra")  # the others ship sub-agents of their own
+Row = dict[str, Any]
 
 
-class Facts(Checked):
+def read_facts(rows: Sequence[Any]) -> tuple[Fact, ...]:
     """The facts of a question. Raises ConfigError if they are not MiniGAIA's."""
-
-    facts: Annotated[tuple[Fact, ...], MinLen(1)]
-
-    def model_post_init(self, _: Any) -> None:
-        for fact in self.facts:
-            if fact.operation and fact.operation not in OPERATIONS:
-                raise Invalid(("facts", fact.id), f"no operation {fact.operation!r}")
-
-
-class Report(TypedDict):
-    """What a sub-task finds, as it is on the tape. `fact` is an id, or "" if it finds none."""
-
-    fact: str
-    report: str
-    files: list[str]
+    try:
+        facts = FACTS.validate_python(list(rows))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"fact {where}: {first['msg']}") from None
+    if not facts:
+        raise ConfigError("it has no facts")
+    for fact in facts:
+        if fact.operation and fact.operation not in OPERATIONS:
+            raise ConfigError(f"fact {fact.id}: no operation {fact.operation!r}")
+    return facts
 
 
 class WorldAgent:
-    """A SubAgent for one run. `facts` are those of its question, the answer last; a replay needs
+    """An Agent for one run. `facts` are those of its question, the answer last; a replay needs
     none.
     """
 
     def __init__(self, facts: Sequence[Any] = ()) -> None:
-        self.facts = Facts(facts=facts).facts if facts else ()
+        self.facts = read_facts(facts) if facts else ()
         self._found: dict[str, tuple[int, str]] = {}  # sub-task -> its round and fact
         self._lock = threading.Lock()
 
-    def run(self, job: Job) -> Result:
+    def __call__(self, job: Job) -> Result:
         """Raises ConfigError if something must be found and the facts are not known."""
         request = {"instruction": job.u.instruction, "context": job.u.context}
         with job.env.tape.call(job.next_place):
-            find = partial(self._find, job)
-            found: Report = job.env.local("world", request, find, Report)
+            found = job.env.local("world", request, partial(self._find, job))
         if not found["fact"]:
-            error = say(WORDS, "nothing")
-            return job.result("failed", answer="", summary="", error=error)
+            return job.result("failed", "", "", error=say(WORDS, "nothing"))
         with self._lock:
             self._found[job.u.id] = (job.place.round, found["fact"])
         for name in found["files"]:
-            step = Step(
-                action="read",
-                params={"file": name},
-                memory="",
-                observation=found["report"],
+            job.note(
+                Step("read", {"file": name}, memory="", observation=found["report"])
             )
-            job.note(step)
-        z = job.result("done", found["report"], "")
-        return replace(
-            z, steps=0
-        )  # no model took one; the prompts of training have none
+        return job.result("done", found["report"], "")
 
-    def _find(self, job: Job) -> Report:
-        """What the sub-task of a job finds. Raises ConfigError without facts."""
+    def _find(self, job: Job) -> Row:
+        """What the sub-task of a job finds: the id of a fact, "" if none; its report; the files
+        that were read. Raises ConfigError without facts.
+        """
         if not self.facts:
             raise ConfigError("the world has no facts; use: evaluate run --world")
         values = {fact.id: fact.value for fact in self.facts}
@@ -104,12 +91,13 @@ class WorldAgent:
 
 def check(method: str, questions: Iterable[Any]) -> None:
     """Raises ConfigError if the world cannot play the sub-agents for these questions."""
-    if method not in METHODS and not is_spec(method):
+    if method not in METHODS and ":" not in method:
         known = " or ".join(METHODS)
         raise ConfigError(f"--world: {method} delegates otherwise; use {known}")
     for q in questions:
         try:
-            Facts(facts=q.facts)
+            read_facts(q.facts)
         except ConfigError as error:
-            problem = f"needs MiniGAIA's facts: {error}"
-            raise ConfigError(f"--world: question {q.id} {problem}") from None
+            raise ConfigError(
+                f"--world: question {q.id} needs MiniGAIA's facts: {error}"
+            ) from None

@@ -16,10 +16,10 @@ from datetime import date
 from pathlib import Path
 from typing import Literal
 
+from orchestra.kernel.prompts import say
+from orchestra.kernel.vocabulary import Media, Modality, Task
 from orchestra.minigaia.operations import OPERATIONS, computed
 from orchestra.minigaia.shapes import HELD_OUT_SHAPES, SEEN_SHAPES, Tree, trees
-from orchestra.runtime.prompts import say
-from orchestra.vocabulary import Media, Modality, Task
 
 Split = Literal["train", "valid", "held_out"]
 WORDS = "training/tasks"

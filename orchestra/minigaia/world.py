@@ -15,18 +15,22 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from orchestra.contracts import adapter
-from orchestra.memory import compress
+from pydantic import TypeAdapter
+
+from orchestra.kernel.memory import compress
+from orchestra.kernel.method import Method
+from orchestra.kernel.prompts import say
+from orchestra.kernel.vocabulary import Delegate, Evidence, State, Status, SubTask
 from orchestra.minigaia.operations import OPERATIONS
 from orchestra.minigaia.tasks import WORDS, Fact, MiniTask, Split, compose
-from orchestra.runtime.prompts import WORDING, say
-from orchestra.tools.shipped import tools_for
-from orchestra.vocabulary import Delegate, Evidence, State, Status, SubTask
+from orchestra.parts import tools_for
 
 ROUNDS = 8
 MODEL = "auto"  # the one backend that decisions may name
 P_TROUBLE = 0.3  # that the first sub-task for one of the facts does not succeed
 TROUBLE: tuple[Status, ...] = ("failed", "blocked", "partial")
+LIMIT = Method.context_tokens  # of C_t
+FACTS = TypeAdapter(tuple[Fact, ...])
 Finding = tuple[SubTask, Fact | None]  # a sub-task, and what it finds
 
 # ---- what a sub-task finds -----------------------------------------------------------------------
@@ -141,7 +145,7 @@ class World:
     def state(self) -> State:
         """s_t."""
         task = self.mini.task
-        context = compress(task.question, self.history, WORDING) if self.history else ""
+        context = compress(task.question, self.history, LIMIT) if self.history else ""
         return State(
             task=task,
             context=context,
@@ -261,7 +265,7 @@ def new_world(rng: random.Random, split: Split, number: int) -> World:
 
 def world_of(row: Mapping[str, Any], state: State) -> World:
     """The world that `World.row` made a row of. Raises TypeError, KeyError or ValueError."""
-    facts = adapter(tuple[Fact, ...]).validate_python(row["facts"])
+    facts = FACTS.validate_python(row["facts"])
     mini = MiniTask(state.task, facts, entities=(), group="")
     rest = {name: value for name, value in row.items() if name != "facts"}
     return World(mini, **rest, history=list(state.history))

@@ -22,16 +22,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from orchestra.evaluation.scores import matches
+from orchestra.kernel.prompts import say
+from orchestra.kernel.vocabulary import Complete, Decision, SubTask
 from orchestra.minigaia.operations import ANY_ORDER
 from orchestra.minigaia.tasks import WORDS, Fact
 from orchestra.minigaia.world import Finding, World
-from orchestra.runtime.prompts import say
-from orchestra.seams import Completion, Scores
 from orchestra.training.examples import Example
 from orchestra.training.reading import Reading, readings
+from orchestra.training.rewards import Completion, Scores
 from orchestra.training.rubric import weighted
 from orchestra.training.world import world_at
-from orchestra.vocabulary import Complete, Decision, SubTask
 
 WEIGHTS = {"format": 0.05, "action": 0.05, "tool": 0.2, "decision": 0.7}  # Eq. 29
 Counts = Callable[

@@ -23,33 +23,34 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Json
 
-from orchestra.money import Purse
-from orchestra.runtime.chat import Chat
-from orchestra.runtime.openai_api import with_model
-from orchestra.runtime.parsing import after_thinking
-from orchestra.runtime.pool import Checked, Invalid
-from orchestra.runtime.prompts import explained, fenced, render, say
-from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.tape import Tape
-from orchestra.runtime.trajectory import decision_row
-from orchestra.seams import Completion, Messages, Scores
-from orchestra.training import exact, rubric
-from orchestra.training.examples import Example, state_of
-from orchestra.training.options import Above0, Count
-from orchestra.training.reading import Reading, readings
-from orchestra.training.rubric import weighted
-from orchestra.vocabulary import (
+from orchestra.kernel.chat import Chat
+from orchestra.kernel.folder import decision_row
+from orchestra.kernel.money import Purse
+from orchestra.kernel.prompts import explained, fenced, render, say
+from orchestra.kernel.tape import Tape, redact_keys
+from orchestra.kernel.vocabulary import (
     Backend,
     ConfigError,
     EndpointError,
-    Failure,
+    Messages,
     ModelMistake,
 )
+from orchestra.methods.replies import THINK_END
+from orchestra.training import exact, rubric
+from orchestra.training.examples import Example, state_of
+from orchestra.training.options import Above0, Checked, Count
+from orchestra.training.reading import Reading, readings
+from orchestra.training.rewards import Completion, Scores
+from orchestra.training.rubric import weighted
 
 PATIENCE_S = 300.0  # of waiting at a rate limit, in one call
 NOTES = "training/judge_notes"
 WORDS = "training/judge_scores"
 REFUSED = {400, 413, 422}  # statuses about this text, not about the endpoint
+NO_ANSWER = (
+    "timed out",
+    "the answer has no choice",
+)  # problems that are about this text, too
 Parts = dict[str, float]  # of Eq. 29, each in [0, 1]
 Rule = Literal[
     "rubric", "exact"
@@ -77,7 +78,9 @@ LINES = {
 
 def read_scores(reply: str) -> Parts:
     """The four parts. Raises ModelMistake: a line is missing, twice or odd."""
-    text = after_thinking(reply)
+    text = re.split(THINK_END, reply)[
+        -1
+    ]  # some chat templates print only the closing tag
     return {line.part: _share(text, name, line.most) for name, line in LINES.items()}
 
 
@@ -97,14 +100,13 @@ def _share(text: str, name: str, most: int) -> float:
 
 
 class Settings(Checked):
-    """`model` "": the only one that the endpoint serves. `options` go into every request, as JSON.
-    `cache`: the tape of its calls. `rule`: whose words it judges by, of
-    prompts/training/judge_scores.md.
+    """`options` go into every request, as JSON. `cache`: the tape of its calls. `rule`: whose words
+    it judges by, of prompts/training/judge_scores.md.
     """
 
     base_url: str
+    model: str
     cache: Path
-    model: str = ""
     api_key_env: str = ""
     tries: Count = 3
     parallel: Count = 32
@@ -123,10 +125,11 @@ class Judge:
     def __init__(self, /, **settings: Any) -> None:
         try:
             s = Settings(**settings)
-        except Invalid as error:
+        except ConfigError as error:
             raise ConfigError(f"--reward judge: the setting {error}") from None
-        tape = Tape(_tape_file(s.cache), "resume", Secrets([s.api_key_env]))
-        backend = Backend(
+        redact = redact_keys([s.api_key_env] if s.api_key_env else [])
+        tape = Tape(_tape_file(s.cache), "resume", redact=redact)
+        self.backend = Backend(
             name="judge",
             model=s.model,
             base_url=s.base_url,
@@ -134,8 +137,7 @@ class Judge:
             options={"temperature": 0, **s.options},
         )
         self.settings = s
-        self.chat = Chat(tape, s.timeout_s, PATIENCE_S)
-        self.backend = with_model(self.chat, backend)
+        self.chat = Chat(tape, timeout_s=s.timeout_s, patience_s=PATIENCE_S)
         self.judged: dict[str, Parts | None] = {}  # by what the judge read
 
     def score(
@@ -186,7 +188,7 @@ class Judge:
                 with self.chat.tape.call("judge", name):
                     reply = self.chat(self.backend, messages, Purse()).text
             except EndpointError as error:
-                if error.failure is not None and is_about_text(error.failure):
+                if is_about_text(error):
                     return None
                 raise
             try:
@@ -206,9 +208,9 @@ def _tape_file(cache: Path) -> Path:
     return file
 
 
-def is_about_text(failure: Failure) -> bool:
+def is_about_text(error: EndpointError) -> bool:
     """Whether the endpoint failed because of this text, as a content filter does."""
-    return failure.status in REFUSED or failure.cause in ("timeout", "no_choice")
+    return error.status in REFUSED or any(why in str(error) for why in NO_ANSWER)
 
 
 def judge_prompt(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestra.kernel.vocabulary import ConfigError, EndpointError
 from orchestra.training.processes import Processes
 from orchestra.training.rollouts import Group
-from orchestra.vocabulary import ConfigError, EndpointError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from orchestra.seams import Scores
     from orchestra.training.options import TrainingOptions
+    from orchestra.training.rewards import Scores
     from orchestra.training.scoring import Scored
 
 MAX_MISMATCH = 1.0  # nats a token; a server of the same weights has less than 0.1

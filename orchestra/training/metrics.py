@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from orchestra.runtime.jsonl import Appender, read
-from orchestra.runtime.run_folder import write_whole
-from orchestra.training import trackers
+from orchestra.evaluation.sweep_folder import write_whole
+from orchestra.kernel.tape import Appender, rows_of
+from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training.options import TrainingOptions
 from orchestra.training.processes import Processes
-from orchestra.vocabulary import ConfigError
 
 Row = dict[str, float]
 SHOWN = ("loss", "reward", "eval/reward", "kl", "zero_variance", "grad_norm")
@@ -35,8 +35,7 @@ class Metrics:
         if processes.rank == 0:
             self.metrics = _continued(options.out / "metrics.jsonl", step)
             self.completions = _continued(options.out / "completions.jsonl", step)
-            recorded = options.model_dump(mode="json")
-            self.tracker = trackers.start(options.log, options.out, recorded, step)
+            self.track = tracker(options, step)
             if step == steps:
                 print(f"all {steps} steps are done", file=sys.stderr)
 
@@ -55,7 +54,7 @@ class Metrics:
         if self.processes.rank > 0:
             return
         self.metrics.append(json.dumps({"step": step, **row}))
-        self.tracker.log(row, step)
+        self.track(row, step)
         is_shown = self.every > 0 and (step - 1) % self.every == 0
         for completion in (c for rows in sampled for c in rows):
             if is_shown or (completion["held_out"] and self.every > 0):
@@ -65,15 +64,33 @@ class Metrics:
         line = f"step {step}/{self.steps}  {'  '.join(shown)}"
         print(line, file=sys.stderr, flush=True)
 
-    def close(self) -> None:
-        """The run has ended."""
-        if self.processes.rank == 0:
-            self.tracker.close()
+
+def tracker(options: TrainingOptions, step: int) -> Callable[[Row, int], None]:
+    """--log: takes the metrics after a step to tensorboard, trackio or wandb, which end with the
+    program. Each start of the program, a resume too, is a run of its own there.
+    """
+    if options.log is None:
+        return lambda row, step: None
+    if options.log == "tensorboard":
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(str(options.out / "tensorboard"), purge_step=step + 1)
+
+        def log(row: Row, step: int) -> None:
+            for name, value in row.items():
+                writer.add_scalar(name, value, step)
+            writer.flush()
+
+        return log
+    library = import_module(options.log)
+    recorded = options.model_dump(mode="json")
+    library.init(project="da-grpo", name=options.out.resolve().name, config=recorded)
+    return lambda row, step: library.log(row, step=step)
 
 
 def _continued(path: Path, step: int) -> Appender:
     """A file with the lines of the first `step` steps; a run that begins again has none."""
-    rows = [row for row in read(path) if step > 0 and row["step"] <= step]
+    rows = [row for row in rows_of(path) if step > 0 and row["step"] <= step]
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     write_whole(path, "".join(lines))
     return Appender(path)

@@ -1,29 +1,86 @@
-"""The options of train_da_grpo.py. One definition gives the default, the check and the flag.
+"""The options of train_da_grpo.py. One definition gives the default, the check and the flag, by
+`Checked`, `add_flags` and `from_flags`, which the laboratory uses too.
 
 This module does not import torch, so `--help` and wrong flags are answered at once.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
-from orchestra.runtime.command_line import OneLineParser, add_flags, from_flags
-from orchestra.runtime.options import Share
-from orchestra.runtime.pool import Checked
-from orchestra.vocabulary import ConfigError
+from orchestra.command.flags import OneLineParser
+from orchestra.kernel.vocabulary import ConfigError
 
 EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 a server failed: vLLM or the judge"
 Count = Annotated[int, Field(ge=1)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+M = TypeVar("M", bound="Checked")
+
+
+class Checked(BaseModel):
+    """A model whose error is one line: a ConfigError."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+            where = ".".join(map(str, first["loc"]))
+            raise ConfigError(f"{where}: {problem}" if where else problem) from None
+
+
+def flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def add_flags(p: argparse.ArgumentParser, model: type[Checked]) -> None:
+    """A flag for each field of a model."""
+    for name, field in model.model_fields.items():
+        is_shown = type(field.default) in (int, float, str)
+        default = f" (default: {field.default})" if is_shown else ""
+        text = f"{field.description}{default}".replace("%", "%%")
+        how: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text}
+        if isinstance(field.default, bool):
+            both = argparse.BooleanOptionalAction
+            how["action"] = both if field.default else "store_true"
+        else:
+            values = [c for c in get_args(field.annotation) if isinstance(c, str)]
+            how["metavar"] = "|".join(values) or None
+            how["required"] = field.is_required()
+            how["action"] = "append" if field.default == () else "store"
+        p.add_argument(flag_of(name), **how)
+
+
+def from_flags(model: type[M], given: Mapping[str, Any]) -> M:
+    """The model with these fields. Raises ConfigError, which names the flag."""
+    try:
+        return model(**given)
+    except ConfigError as error:
+        name, colon, problem = str(error).partition(": ")
+        if name.split(".")[0] not in model.model_fields:
+            raise
+        raise ConfigError(f"{flag_of(name.split('.')[0])}{colon}{problem}") from None
 
 
 def _base_url(url: str) -> str:

@@ -10,12 +10,12 @@ import copy
 from collections.abc import Sequence
 
 from orchestra.evaluation.scores import matches
+from orchestra.kernel.vocabulary import Complete, Decision
 from orchestra.minigaia.world import ROUNDS, World
-from orchestra.seams import Completion, Scores
 from orchestra.training.examples import Example
 from orchestra.training.reading import readings
+from orchestra.training.rewards import Completion, Scores
 from orchestra.training.world import decided, expert, world_at
-from orchestra.vocabulary import Complete, Decision
 
 
 class Outcome:

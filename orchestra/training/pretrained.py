@@ -10,7 +10,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError
 
 # What is taken of a model on the Hub: configuration, tokenizer, template and weights.
 FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"]

@@ -3,7 +3,7 @@
 Differences of format and action from App. B.4: here they say what the program would do
 1. A missing "params" costs `format` alone: the program reads the fields next to "action".
 2. An unknown tool or backend costs `action`: the program would refuse the decision.
-3. Completing before anything was seen of a task with files costs `action`: it is refused too.
+3. Completing before anything was seen of a task with files costs `action`: small_models.py refuses it.
 4. An incomplete reply, cut at its limit, costs `action`: the program would ask again.
 5. A tool that cannot open the file of its sub-task costs nothing here: a state does not say what
    the tools can do. The program would refuse the decision.
@@ -17,12 +17,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestra.methods.orchestra_o1 import parse_decision
-from orchestra.runtime.parsing import MAX_CHARS
-from orchestra.schedule import Graph, refine
-from orchestra.seams import Completion
+from orchestra.kernel.placing import Graph, refine
+from orchestra.kernel.vocabulary import (
+    Decision,
+    Delegate,
+    ModelMistake,
+    Reply,
+    State,
+    SubTask,
+)
+from orchestra.methods.main_agent import nothing_seen
+from orchestra.methods.main_agent import read_decision as read_reply
+from orchestra.methods.orchestra_o1 import read_delegation
+from orchestra.methods.replies import MAX_CHARS
 from orchestra.training.examples import Example, state_of
-from orchestra.vocabulary import Decision, Delegate, ModelMistake, State, SubTask
+from orchestra.training.rewards import Completion
 
 AROUND = re.compile(  # thinking before the object, and a fence around it
     r"(?:<think(?:ing)?>.*?</think(?:ing)?>)?\s*(?:```(?:json)?\s*\n(.*)```|(.*))", re.S
@@ -47,13 +56,24 @@ def readings(example: Example, completions: Sequence[Completion]) -> list[Readin
     return [read_decision(c.text, state, c.cut) for c in completions]
 
 
+def parse_decision(
+    text: str, state: State, cut: bool = False, last_chance: bool = False
+) -> Decision:
+    """y_t as Orchestra-o1 reads a reply, but a task with files cannot be completed before anything
+    was seen of it. Raises ModelMistake.
+    """
+    may_complete = not nothing_seen(state)
+    reply = Reply(text, cut=cut)
+    return read_reply(read_delegation, reply, state, last_chance, may_complete)
+
+
 def read_decision(text: str, state: State, cut: bool = False) -> Reading:
     """`cut`: the text stopped at its length limit; only a complete decision in it counts. No text
     makes this raise.
     """
     is_plain = _is_plain(text)
     try:
-        decision = parse_decision(text, state, cut=cut)
+        decision = parse_decision(text, state, cut)
         if isinstance(decision, Delegate):
             _check(decision, state)
     except ModelMistake:

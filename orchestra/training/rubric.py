@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from orchestra.evaluation.scores import matches
+from orchestra.kernel.vocabulary import Complete, Decision
 from orchestra.minigaia.tasks import Fact
 from orchestra.minigaia.world import Finding, World
-from orchestra.seams import Completion, Scores
 from orchestra.training.examples import Example
 from orchestra.training.reading import Reading, readings
+from orchestra.training.rewards import Completion, Scores
 from orchestra.training.world import world_at
-from orchestra.vocabulary import Complete, Decision
 
 # alpha of Eq. 29
 WEIGHTS = {"format": 0.1, "action": 0.1, "tool": 0.2, "decision": 0.6}

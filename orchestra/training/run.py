@@ -24,14 +24,15 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from orchestra.runtime.jsonl import Appender, read
-from orchestra.runtime.run_folder import sha256_of, write_whole
+from orchestra.evaluation.sweep_folder import write_whole
+from orchestra.kernel.folder import sha256_of
+from orchestra.kernel.tape import Appender, rows_of
+from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training.options import TrainingOptions
 from orchestra.training.policy import Policy
 from orchestra.training.pretrained import model_folder, usable
 from orchestra.training.processes import Processes
 from orchestra.training.rewards import source_files
-from orchestra.vocabulary import ConfigError
 
 # Options that may differ at a resume. The paths of files may, but not their contents.
 FREE = {"resume", "out", "vllm_url", "model", "adapter", "data", "eval_data"}
@@ -51,7 +52,7 @@ def begin(options: TrainingOptions, processes: Processes) -> Appender | None:
         return None
     path = options.out / "options.json"
     now = _recorded(options)
-    before = next(read(path), None)
+    before = next(rows_of(path), None)
     if options.resume:
         if before is None:
             raise ConfigError(f"{options.out}: has no run to --resume")

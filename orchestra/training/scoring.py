@@ -10,12 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from orchestra import contracts
-from orchestra.seams import Completion, Reward, Scores
+from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training.examples import Example
-from orchestra.training.rewards import REWARDS
+from orchestra.training.rewards import REWARDS, Completion, Reward, Scores, read_scores
 from orchestra.training.rollouts import Group
-from orchestra.vocabulary import ConfigError
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Scorer:
         except OSError as error:  # such as of requests; else it reads like a full disk
             raise RuntimeError(f"{self.flag}: failed") from error
         return [
-            contracts.scores(value, self.flag, len(group))
+            read_scores(value, self.flag, len(group))
             for value, group in zip(values, groups, strict=True)
         ]
 

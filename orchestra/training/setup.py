@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training import examples, rewards
 from orchestra.training.examples import Example
 from orchestra.training.options import TrainingOptions
@@ -21,7 +22,6 @@ from orchestra.training.pretrained import model_folder, usable
 from orchestra.training.processes import Processes
 from orchestra.training.rollouts import LocalRollouts, Rollouts
 from orchestra.training.scoring import Scorer
-from orchestra.vocabulary import ConfigError
 
 
 def join_processes() -> Processes:

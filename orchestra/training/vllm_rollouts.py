@@ -24,9 +24,9 @@ from typing import Any
 import requests
 import torch
 
+from orchestra.kernel.vocabulary import ConfigError, EndpointError
 from orchestra.training.policy import Ids, Policy
 from orchestra.training.rollouts import Group, group_of
-from orchestra.vocabulary import ConfigError, EndpointError
 
 TIMEOUT_S = 1800.0  # of one group
 PARALLEL = 64  # requests in flight

@@ -18,24 +18,22 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestra.methods.orchestra_o1 import OrchestraO1, parse_decision
+from orchestra.command.flags import OneLineParser, run_program
+from orchestra.kernel.folder import Options
+from orchestra.kernel.prompts import as_messages, say
+from orchestra.kernel.vocabulary import Backend, Evidence, Pool, State
+from orchestra.methods.orchestra_o1 import OrchestraO1
 from orchestra.minigaia.tasks import WORDS, Split
 from orchestra.minigaia.world import MODEL, World, new_world, world_of
-from orchestra.runtime.command_line import OneLineParser, run_program
-from orchestra.runtime.options import Options
-from orchestra.runtime.pool import Pool
-from orchestra.runtime.prompts import as_messages, say
-from orchestra.tools.shipped import tools_for
+from orchestra.parts import tools_for
 from orchestra.training.examples import Example, state_of, state_row, write
-from orchestra.vocabulary import Evidence, State
+from orchestra.training.reading import parse_decision
 
 Style = Literal["brief", "full"]
 BRIEF = "training/brief"
 # Of the examples
 SHARE: dict[Split, float] = {"train": 0.7, "valid": 0.1, "held_out": 0.2}
-POOL = Pool.model_validate(
-    {"backend": [{"name": MODEL, "model": "", "base_url": "http://none"}]}
-)
+POOL = Pool((Backend(MODEL, model="", base_url="http://none"),), main=MODEL)
 
 
 # ---- the expert ----------------------------------------------------------------------------------
@@ -81,7 +79,7 @@ def prompt(state: State, style: Style = "brief") -> tuple[dict[str, str], ...]:
     """s_t in the words of the real main agent, or in the few of prompts/training/brief.md."""
     if style == "full":
         agent = OrchestraO1(POOL, tools_for(state.task), Options())
-        return tuple(agent.prompt(state))
+        return tuple(agent.prompt(state, mistake="", last_chance=False))
     nothing = say(BRIEF, "nothing")
     files = ", ".join(m.name for m in state.task.media)
     found = "\n".join(_found_line(h) for h in state.history)

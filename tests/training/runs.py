@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file  # noqa: F401
 
 import train_da_grpo
-from orchestra.runtime.jsonl import read
-from orchestra.seams import Scores
+from orchestra.kernel.tape import rows_of
+from orchestra.training.rewards import Scores
 from orchestra.training import options
 from orchestra.training.rewards import REWARDS
 
@@ -42,7 +42,7 @@ def run(*arguments):
 
 def metrics(out):
     """Without the time that the steps took."""
-    rows = read(out / "metrics.jsonl")
+    rows = rows_of(out / "metrics.jsonl")
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 

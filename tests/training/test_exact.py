@@ -49,7 +49,7 @@ def test_an_operation_that_only_has_the_right_number_is_a_hole_of_the_rubric():
     from orchestra.minigaia.tasks import Fact, MiniTask
     from orchestra.minigaia.world import World
     from orchestra.training.examples import Example, state_row
-    from orchestra.vocabulary import Task
+    from orchestra.kernel.vocabulary import Task
 
     grams = Fact(
         "g",

@@ -10,7 +10,7 @@ from orchestra.training.examples import Example, read, state_of, state_row, writ
 from orchestra.training.examples.__main__ import main
 from orchestra.training.examples.recorded import from_run, succeeded
 from orchestra.training.reading import read_decision
-from orchestra.vocabulary import Evidence, Media, State, Task
+from orchestra.kernel.vocabulary import Evidence, Media, State, Task
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, Options, pool_at
 from tests.scripted import complete, delegate, finish, is_main

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from orchestra.seams import Completion
+from orchestra.training.rewards import Completion
 from orchestra.training.examples import state_of
 from orchestra.training.judge import LINES, judge_prompt, read_scores
 from orchestra.training.reading import read_decision
 from orchestra.training.rewards import make
 from orchestra.training.world import examples
-from orchestra.vocabulary import ModelMistake
+from orchestra.kernel.vocabulary import ModelMistake
 from tests.conftest import ConfigError, EndpointError
 from tests.scripted import Endpoint, Raw, last_text
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from orchestra.seams import Completion
+from orchestra.training.rewards import Completion
 from orchestra.training.exact import Exact
 from orchestra.training.lab import __main__ as lab
 from orchestra.training.lab import (

@@ -16,10 +16,10 @@ from orchestra.agents.executor import AGENTS
 from orchestra.evaluation.questions import load
 from orchestra.minigaia.operations import OPERATIONS, computed
 from orchestra.minigaia.tasks import TOOL, WORDS
-from orchestra.runtime.prompts import say
+from orchestra.kernel.prompts import say
 from orchestra.training.lab import agent, questions, reader, serve
 from orchestra.training.lab.finding import value_in
-from orchestra.vocabulary import (
+from orchestra.kernel.vocabulary import (
     Complete,
     ConfigError,
     Evidence,

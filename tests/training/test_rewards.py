@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from orchestra import contracts
-from orchestra.seams import Scores
+from orchestra.training.rewards import Scores
 from orchestra.training.rewards import make
 from tests.conftest import ROOT, ConfigError
 from tests.training.runs import QUIET, flags, metrics, refused, run
 
 pytestmark = QUIET
 MINE = """
-from orchestra.seams import Scores
+from orchestra.training.rewards import Scores
 
 def length(example, completions):
     return [len(c.text) / 100 for c in completions]

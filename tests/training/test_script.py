@@ -11,8 +11,8 @@ import pytest
 import requests
 
 import train_da_grpo
-from orchestra.runtime.jsonl import read
-from orchestra.seams import Completion, Scores
+from orchestra.kernel.tape import rows_of
+from orchestra.training.rewards import Completion, Scores
 from orchestra.training.policy import Policy
 from orchestra.training.rollouts import Group, LocalRollouts
 from orchestra.training.scoring import Scorer
@@ -54,7 +54,7 @@ def test_the_script_is_read_in_the_order_of_a_step():
 def test_completions_are_kept_with_their_rewards_every_n_steps(tiny, tmp_path):
     more = ("--steps", "3", "--log-completions", "2", "--eval-data", tiny[1])
     assert run(*flags(tiny, tmp_path, "grpo", *SMALL, *more)) == 0
-    rows = list(read(tmp_path / "completions.jsonl"))
+    rows = list(rows_of(tmp_path / "completions.jsonl"))
     trained = [row for row in rows if not row["held_out"]]
     assert [row["step"] for row in trained] == [1] * 8 + [3] * 8  # 2 states, 4 completions each
     held_out = [row["step"] for row in rows if row["held_out"]]

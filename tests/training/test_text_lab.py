@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from fixtures import intervals, text_lab
-from orchestra.seams import Completion
+from orchestra.training.rewards import Completion
 from orchestra.training.examples import read
 from orchestra.training.rewards import make
 from tests.training.conftest import make_model

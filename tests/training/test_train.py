@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 import train_da_grpo
-from orchestra.seams import Scores
+from orchestra.training.rewards import Scores
 from orchestra.training import run as checkpoints
 from orchestra.training import setup
 from orchestra.training.examples import write
@@ -21,7 +21,7 @@ from orchestra.training.policy import Policy, can_pack
 from orchestra.training.pretrained import end_tokens
 from orchestra.training.rollouts import LocalRollouts, group_of
 from orchestra.training.scoring import Scored
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError
 from tests.scripted import free_port
 from tests.training.conftest import make_model, short_examples
 from tests.training.runs import CPU, QUIET, flags, load_file, metrics, options, refused, run, torch

@@ -14,12 +14,12 @@ from orchestra.minigaia.operations import HELD_OUT
 from orchestra.minigaia.shapes import HELD_OUT_SHAPES, SEEN_SHAPES, trees
 from orchestra.minigaia.tasks import Fact, MiniTask, compose
 from orchestra.minigaia.world import ROUNDS, World, finds
-from orchestra.seams import Completion
+from orchestra.training.rewards import Completion
 from orchestra.training.examples import Example, state_row
 from orchestra.training.reading import read_decision
 from orchestra.training.rewards import make
 from orchestra.training.world import examples, main
-from orchestra.vocabulary import Media, SubTask, Task
+from orchestra.kernel.vocabulary import Media, SubTask, Task
 from tests.scripted import complete, delegate
 
 SEES, HEARS = "ImageAnalysisAction", "ParseAudioAction"

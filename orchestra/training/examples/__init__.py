@@ -1,8 +1,6 @@
 """Decision examples (s_t, y*_t), end of section 3.3.1: JSONL with a schema version.
 
     recorded.py    a recorded run becomes such examples, one a round
-    sampling.py    other decisions of the policy in the states of a run
-    what_if.py     what would have come of them
     __main__.py    python -m orchestra.training.examples: the command
 
 MiniGAIA's examples come from world.py.
@@ -16,13 +14,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from orchestra.contracts import adapter
-from orchestra.runtime.pool import Checked
-from orchestra.runtime.run_folder import write_whole
-from orchestra.vocabulary import ConfigError, State
+from orchestra.evaluation.sweep_folder import write_whole
+from orchestra.kernel.vocabulary import ConfigError, State
+from orchestra.training.options import Checked
+
+STATE = TypeAdapter(State)
 
 
 class Message(TypedDict):
@@ -37,7 +36,7 @@ class Example(Checked):
     reference   y*_t as the JSON object that it should emit
     meta        `state`, s_t itself (see `state_of`); `answer`, the right one (several with " or "
                 between them), or "" if it is not known; `split`; for MiniGAIA `entities` and
-                `world` (world.py); with --what-if `reward` and `what_if` (what_if.py)
+                `world` (world.py)
     """
 
     version: Literal[2] = Field(2, alias="schema")
@@ -101,5 +100,4 @@ def state_of(row: Mapping[str, Any]) -> State:
     """
     task = dict(row["task"])
     task["media"] = [{**m, "path": "", "sha256": ""} for m in task["media"]]
-    state: State = adapter(State).validate_python({**row, "task": task})
-    return state
+    return STATE.validate_python({**row, "task": task})

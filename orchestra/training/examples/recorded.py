@@ -2,130 +2,101 @@
 
 Runs of orchestra-o1 and aorchestra are taken: learning (a) of arXiv 2602.03786 is SFT on its
 successful runs. Both write the JSON decision that the rewards read; that of aorchestra is one flat
-sub-task.
+sub-task. The run is replayed, and what its main agent sees and replies is noted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestra.evaluation.scores import Right, matches
-from orchestra.methods import make
-from orchestra.runtime import jsonl, permission, run_folder, trajectory
-from orchestra.runtime.parsing import find_action
-from orchestra.runtime.retrace import Decided, decisions
-from orchestra.runtime.run_folder import Manifest
-from orchestra.runtime.tape import Tape
-from orchestra.seams import Messages
-from orchestra.tools.own import own_tools
-from orchestra.tools.shipped import tools_for
+from orchestra.kernel.folder import Event, Manifest, read_events
+from orchestra.kernel.method import Ask
+from orchestra.kernel.tape import TapeMiss
+from orchestra.kernel.vocabulary import ConfigError, Decision, Messages, Reply, State
+from orchestra.methods.replies import find_action
 from orchestra.training.examples import Example, state_row
-from orchestra.vocabulary import ConfigError, Place
+from orchestra_min import Parts, replay
 
 METHODS = ("orchestra-o1", "aorchestra")
 
 
 class Moment(NamedTuple):
-    """A decision of a run, and the messages that asked the main agent for it."""
+    """An attempt at a decision: s_t, and what the main agent was sent and replied last."""
 
-    decided: Decided
+    state: State
     messages: Messages
-    last_chance: bool
+    reply: str
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """A run folder that has been read. `main` is its orchestrator, `answer` the run's own."""
+class Watch:
+    """Notes the decisions of a run that is replayed."""
 
-    folder: Path
-    manifest: Manifest
-    main: Any
-    moments: tuple[Moment, ...]
-    answer: str
+    def __init__(self) -> None:
+        self.newest: Moment | None = None  # attempt
+        self.usable: list[Moment] = []
 
-    @property
-    def name(self) -> str:
-        return self.folder.resolve().name
+    def change(self, parts: Parts, manifest: Manifest) -> Parts:
+        """The parts of the run, with a method that is watched."""
+        decide = parts.method.decide
+
+        def decide_and_note(state: State, ask: Ask, *rest: Any) -> Decision:
+            def ask_and_note(messages: Messages, *how: Any, **named: Any) -> Reply:
+                reply = ask(messages, *how, **named)
+                self.newest = Moment(state, messages, reply.text)
+                return reply
+
+            return decide(state, ask_and_note, *rest)
+
+        parts.method.decide = decide_and_note  # type: ignore[method-assign]
+        return parts
+
+    def hear(self, event: Event) -> None:
+        """Keep an attempt that was a decision, and drop one that was a mistake."""
+        if event["event"] == "decision":
+            if event.get("decision") and self.newest is not None:
+                self.usable.append(self.newest)
+            self.newest = None
 
 
-def recorded_run(folder: Path, **given: Any) -> Recorded:
+def moments_of(folder: Path, **given: Any) -> list[Moment]:
     """The decisions of a run folder. `given`: what a replay of the run is given again, as tools.
 
-    Raises ConfigError if the prompt of s_t, rebuilt from the recorded events, is not the one on the
-    tape: the run was recorded with other prompts.
+    Raises ConfigError if the run was recorded with other prompts than the program has now.
     """
-    manifest = permission.named_again(folder, run_folder.read_manifest(folder), given)
-    options = manifest.options
-    task = manifest.task(folder)
-    sent = _sent(folder / "tape.jsonl")
-    end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
-    moments = []
-    answers = Tape(folder / "tape.jsonl", "replay")
-    with own_tools(options.tools, options.mcp, answers) as own:
-        known = {**tools_for(task, manifest.code), **own}
-        main: Any = make(options, manifest.pool, known)
-        psi = {name: tool.capabilities for name, tool in known.items()}
-        for decided in decisions(folder, manifest, task, psi):
-            messages = sent.get(decided.place, [])
-            last_chance = _was_last_chance(folder, main, decided, messages)
-            moments.append(Moment(decided, messages, last_chance))
-    answer = end["answer"] if end else ""
-    return Recorded(folder, manifest, main, tuple(moments), answer)
+    watch = Watch()
+    try:
+        replay(folder, listeners=[watch.hear], change=watch.change, **given)
+    except TapeMiss as miss:
+        if miss.differs:
+            why = (
+                "was recorded with other prompts than this version has; record it again"
+            )
+            raise ConfigError(
+                f"{folder}: {why} ({str(miss).splitlines()[0]})"
+            ) from None
+    return watch.usable
 
 
 def from_run(folder: Path, right: Right = "", **given: Any) -> list[Example]:
     """tau of a run folder -> one (s_t, y*_t) a round. `right` is the right answer, or each that is
     accepted; where none is known, it is the run's own. `given` and errors are those of
-    `recorded_run`.
+    `moments_of`.
     """
-    return examples_of(recorded_run(folder, **given), right)
-
-
-def examples_of(run: Recorded, right: Right = "") -> list[Example]:
-    """The same for a run that has been read."""
     answer = right if isinstance(right, str) else " or ".join(right)
+    answer = answer or str(end_of(folder).get("answer", ""))
     found = []
-    for moment in run.moments:
-        decided = moment.decided
-        meta = {
-            "split": "recorded",
-            "answer": answer or run.answer,
-            "state": state_row(decided.state),
-        }
+    for moment in moments_of(folder, **given):
+        meta = {"split": "recorded", "answer": answer, "state": state_row(moment.state)}
         example = Example(
-            id=f"{run.name}-r{decided.place.round}",
+            id=f"{folder.resolve().name}-r{moment.state.round}",
             messages=moment.messages,
-            reference=reference_of(decided.reply),
+            reference=reference_of(moment.reply),
             meta=meta,
         )
         found.append(example)
     return found
-
-
-def _sent(path: Path) -> dict[Place, Messages]:
-    """The last messages that the main agent sent in each attempt."""
-    sent: dict[Place, Messages] = {}
-    for row in jsonl.read(path):
-        place = Place.parse(str(row.get("call")))
-        if place is not None and place.subtask == 0 and "answer" in row:
-            sent[place] = row["request"].get("messages", [])
-    return sent
-
-
-def _was_last_chance(
-    folder: Path, main: Any, decided: Decided, messages: Messages
-) -> bool:
-    """Whether the main agent was told that no round follows. Raises ConfigError if it would now
-    send other messages in either case.
-    """
-    for last_chance in (False, True):
-        if messages == main.prompt(decided.state, decided.mistake, last_chance):
-            return last_chance
-    where = f"round {decided.place.round}"
-    why = f"other prompts than this version has ({where}); record it again"
-    raise ConfigError(f"{folder}: was recorded with {why}")
 
 
 def reference_of(reply: str) -> dict[str, Any]:
@@ -138,9 +109,15 @@ def reference_of(reply: str) -> dict[str, Any]:
     return {"action": decision["action"], "reasoning": reasoning, "params": params}
 
 
+def end_of(folder: Path) -> Event:
+    """The last row of a run; {} of one that has not ended."""
+    events = read_events(folder)
+    return events[-1] if events and events[-1]["event"] == "end" else {}
+
+
 def succeeded(folder: Path, right: Right = "", question: str = "") -> bool:
     """Whether the run ended by completing, with a right answer where one is known."""
-    end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
-    if end is None or end["fallback"] or not end["answer"]:
+    end = end_of(folder)
+    if not end or end["fallback"] or not end["answer"]:
         return False
     return not right or matches(end["answer"], right, question)

@@ -2,7 +2,6 @@
 
     python -m orchestra.training.lab                                everything, about 2 CPU hours
     python -m orchestra.training.lab --quick                        one seed, in 10 minutes
-    python -m orchestra.training.lab --rank                         how well rewards rank policies
     python -m orchestra.training.lab --out fixtures/lab --table     the table of what is complete
 
 After a stop, the same command continues. OUT/table.md and OUT/curves.svg are written after each
@@ -19,15 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestra.runtime.command_line import (
-    OneLineParser,
-    add_flags,
-    from_flags,
-    run_program,
-)
-from orchestra.runtime.jsonl import Appender
+from orchestra.command.flags import OneLineParser, run_program
+from orchestra.kernel.tape import Appender
+from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training.installed import exit_unless_installed
-from orchestra.vocabulary import ConfigError
+from orchestra.training.options import add_flags, from_flags
 
 if TYPE_CHECKING:  # torch is imported when something is trained
     from orchestra.training.lab.plan import Plan
@@ -55,12 +50,6 @@ def flags_parser() -> OneLineParser:
     )
     parser.add_argument("--arms", metavar="A,B", help="what to train (all)")
     parser.add_argument("--table", action="store_true", help="train nothing")
-    parser.add_argument(
-        "--publish", type=Path, metavar="PAGE", help="write the results into it"
-    )
-    parser.add_argument(
-        "--rank", action="store_true", help="train nothing; rank rewards"
-    )
     add_flags(parser, Plan)
     return parser
 
@@ -92,20 +81,17 @@ def arms_of(flags: Namespace) -> list[str]:
 
 def run(arguments: Sequence[str] | None) -> None:
     from orchestra.training.lab.order import run_all
-    from orchestra.training.lab.publish import publish
-    from orchestra.training.lab.rank import ranking
     from orchestra.training.lab.results import Lab
     from orchestra.training.lab.table import table
     from orchestra.training.lab.work import report, train
 
     flags = flags_parser().parse_args(arguments)
     names = arms_of(flags)
-    reads_only = flags.table or flags.rank
     out = flags.out or Path("runs/lab-quick" if flags.quick else "runs/lab")
     lab = Lab(out, plan_of(flags))
-    if reads_only and not lab.results():
+    if flags.table and not lab.results():
         raise ConfigError(f"--out {out}: has no results")
-    if not reads_only:
+    if not flags.table:
         lab.begin()
         lock = Appender(out / "lock")
         lab.fixed()
@@ -113,10 +99,7 @@ def run(arguments: Sequence[str] | None) -> None:
         run_all(names, seeds, flags.jobs, partial(train, lab.out, lab.plan))
         lock.unlock()
         report(lab)
-    text = ranking(lab.results()) if flags.rank else table(lab.results())
-    if flags.publish is not None:
-        publish(lab.results(), flags.publish)
-    print(text, end="")
+    print(table(lab.results()), end="")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

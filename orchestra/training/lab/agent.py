@@ -16,20 +16,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 
-from orchestra.methods.orchestra_o1 import parse_decision
-from orchestra.minigaia.tasks import MiniTask
-from orchestra.minigaia.world import ROUNDS, World
-from orchestra.runtime.options import Options
-from orchestra.runtime.pool import Pool
-from orchestra.seams import Ask
-from orchestra.toolkit import Tool
-from orchestra.training.lab.demonstrators import HABITS, Planner, imperfect, perfect
-from orchestra.training.lab.language import STATUS, UNKNOWN, Game
-from orchestra.training.lab.questions import facts_of, with_answers
-from orchestra.vocabulary import (
+from orchestra.kernel.method import Ask, Method
+from orchestra.kernel.vocabulary import (
     Complete,
     Decision,
     Delegate,
@@ -37,20 +27,24 @@ from orchestra.vocabulary import (
     Reply,
     State,
 )
+from orchestra.minigaia.tasks import MiniTask
+from orchestra.minigaia.world import ROUNDS, World
+from orchestra.training.lab import reader
+from orchestra.training.lab.demonstrators import Planner, imperfect, perfect
+from orchestra.training.lab.language import STATUS, UNKNOWN, Game
+from orchestra.training.lab.questions import facts_of, with_answers
+from orchestra.training.reading import parse_decision
 
-READER = "orchestra.training.lab.reader:run"
+READER = "orchestra.training.lab.reader:run"  # their names in a recorded run
 BREAKS_OFF = "orchestra.training.lab.reader:breaks_off"
 
 
-class Trained:
+class Trained(Method):
     """pi_theta(y_t | s_t), Eq. 3, as the laboratory trained it."""
 
     rounds = ROUNDS
-    shares_context = False  # a sub-agent reads its instruction alone
+    agents = {READER: reader.run, BREAKS_OFF: reader.breaks_off}
     trouble = False
-
-    def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
-        """The language mentions none of them."""
 
     def decide(
         self, state: State, ask: Ask, mistake: str, last_chance: bool
@@ -88,7 +82,7 @@ class Expert(Trained):
 class Demonstrator(Expert):
     """The imperfect demonstrator, in the games in which it has its habits."""
 
-    planner = staticmethod(imperfect(*HABITS))
+    planner = staticmethod(imperfect)
 
 
 class DisturbedDemonstrator(Demonstrator):

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestra.seams import Reward
 from orchestra.training.lab import grpo, imitation
 from orchestra.training.lab.budget import Meter
 from orchestra.training.lab.checkpoints import Checkpoints
 from orchestra.training.lab.imitation import Lesson
 from orchestra.training.lab.plan import Plan
 from orchestra.training.policy import Policy
+from orchestra.training.rewards import Reward
 
 
 @dataclass(frozen=True)

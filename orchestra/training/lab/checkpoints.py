@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orchestra.seams import Reward
 from orchestra.training.exact import Exact
 from orchestra.training.lab.budget import Meter
 from orchestra.training.lab.model import player
 from orchestra.training.lab.play import means, play, validation
 from orchestra.training.policy import Policy
+from orchestra.training.rewards import Reward
 from orchestra.training.rubric import Rubric
 
 Row = dict[str, Any]

@@ -1,11 +1,8 @@
-"""Who demonstrates: a perfect planner, imperfect ones, and players that cannot be imitated.
+"""Who demonstrates: a perfect planner, an imperfect one, and players that cannot be imitated.
 
-Each is a function of a game to a decision in the compact language. An imperfect planner has habits:
-
-    no_retry      it never tries again what failed
-    one_thing     it delegates one sub-task a round
-    ends_early    when nothing is left that it would do, it answers with the newest value (if it
-                  has none, it tries again after all)
+Each is a function of a game to a decision in the compact language. The imperfect planner has three
+habits: it never tries again what failed; it delegates one sub-task a round; and when nothing is
+left that it would do, it answers with the newest value (if it has none, it tries again after all).
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ from orchestra.minigaia.tasks import Fact
 from orchestra.training.lab.language import TOOLS, Game
 
 Planner = Callable[[Game], str]
-HABITS = ("no_retry", "one_thing", "ends_early")
 P_IMPERFECT = 0.7  # of the demonstrator's games have all three habits
 
 
@@ -30,37 +26,23 @@ def perfect(game: Game) -> str:
     return " ; ".join(game.subtask_for(fact) for fact in world.ready())
 
 
-def imperfect(*habits: str) -> Planner:
-    """The planner with these habits."""
-
-    def decide(game: Game) -> str:
-        world = game.world
-        if world.answer_found():
-            return perfect(game)
-        todo = _todo(game, "no_retry" in habits)
-        if not todo:
-            known = [game.slots[id] for id in world.found]
-            gives_up = "ends_early" in habits and known
-            return f"done {known[-1]}" if gives_up else perfect(game)
-        if "one_thing" in habits:
-            todo = todo[:1]
-        return " ; ".join(game.subtask_for(fact) for fact in todo)
-
-    return decide
-
-
-def _todo(game: Game, no_retry: bool) -> list[Fact]:
-    failed = set()
-    if no_retry:
-        pairs = zip(game.seen[::2], game.seen[1::2], strict=True)
-        failed = {slot for slot, status in pairs if status != "ok"}
-    ready = game.world.ready()
-    return [fact for fact in ready if game.slots[fact.id] not in failed]
+def imperfect(game: Game) -> str:
+    """One sub-task that did not fail before; then an end with the newest value."""
+    world = game.world
+    if world.answer_found():
+        return perfect(game)
+    pairs = zip(game.seen[::2], game.seen[1::2], strict=True)
+    failed = {slot for slot, status in pairs if status != "ok"}
+    todo = [fact for fact in world.ready() if game.slots[fact.id] not in failed]
+    if todo:
+        return game.subtask_for(todo[0])
+    known = [game.slots[id] for id in world.found]
+    return f"done {known[-1]}" if known else perfect(game)
 
 
 def demonstrator(rng: random.Random) -> Planner:
     """The planner of one game of the imperfect demonstrator."""
-    return imperfect(*HABITS) if rng.random() < P_IMPERFECT else perfect
+    return imperfect if rng.random() < P_IMPERFECT else perfect
 
 
 # ---- players without a strategy ------------------------------------------------------------------
@@ -110,16 +92,9 @@ def rule_last_step(game: Game) -> str:
 
 
 NewPlanner = Callable[[random.Random], Planner]  # the planner of one game
-
-
-def _with_habit(name: str) -> NewPlanner:
-    return lambda _: imperfect(name)
-
-
 PLAYERS: dict[str, NewPlanner] = {
     "expert": lambda _: perfect,
     "demonstrator": demonstrator,
-    **{f"habit_{name}": _with_habit(name) for name in HABITS},
     "random": babble,
     "rule_reads_all": lambda _: rule_reads_all,
     "rule_last_step": lambda _: rule_last_step,

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from orchestra.seams import Reward
 from orchestra.training.examples import Example
 from orchestra.training.lab.budget import MILLION, Meter
 from orchestra.training.lab.demonstrators import demonstrator
@@ -22,6 +21,7 @@ from orchestra.training.lab.play import Expanded, carry_out, example_of
 from orchestra.training.lab.tasks import training_task
 from orchestra.training.options import TrainingOptions
 from orchestra.training.policy import Policy
+from orchestra.training.rewards import Reward
 from orchestra.training.rollouts import Rollouts
 from orchestra.training.samples import Sample
 from orchestra.training.scoring import Scorer

@@ -21,10 +21,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from orchestra.kernel.prompts import say
 from orchestra.minigaia.operations import ANY_ORDER, OPERATIONS
 from orchestra.minigaia.tasks import TOOL, WORDS, Fact
 from orchestra.minigaia.world import World
-from orchestra.runtime.prompts import say
 
 TOOLS = {
     "img": TOOL["image"],

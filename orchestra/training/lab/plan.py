@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from orchestra.runtime.pool import Checked
+from orchestra.training.options import Checked
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]

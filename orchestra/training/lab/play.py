@@ -10,15 +10,15 @@ from types import MappingProxyType
 from typing import Any
 
 from orchestra.evaluation.scores import matches
+from orchestra.kernel.vocabulary import Complete
 from orchestra.minigaia.world import ROUNDS
-from orchestra.seams import Completion, Reward
 from orchestra.training.examples import Example, state_row
 from orchestra.training.lab.demonstrators import NewPlanner, Planner
 from orchestra.training.lab.language import Game
 from orchestra.training.lab.tasks import held_out_task, validation_task
 from orchestra.training.reading import read_decision
+from orchestra.training.rewards import Completion, Reward
 from orchestra.training.world import world_at
-from orchestra.vocabulary import Complete
 
 Decide = Callable[[Sequence[Game]], Sequence[str]]  # a decision in each game
 NONE: Mapping[str, Reward] = MappingProxyType({})

@@ -17,11 +17,11 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from orchestra.kernel.prompts import say
+from orchestra.kernel.vocabulary import ConfigError, Media, Task
 from orchestra.minigaia.operations import OPERATIONS
 from orchestra.minigaia.tasks import TOOL, WORDS, Fact
-from orchestra.runtime.pool import Checked
-from orchestra.runtime.prompts import say
-from orchestra.vocabulary import ConfigError, Media, Task
+from orchestra.training.options import Checked
 
 FILE = Path(__file__).with_name("forms.toml")
 NAME = r"[A-Z]\w+(?: [A-Z]\w+)*"

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from typing import Any
 
-from orchestra.agents.job import Job
+from orchestra.kernel.job import Job
+from orchestra.kernel.prompts import fenced, say
+from orchestra.kernel.vocabulary import Result, Step, ToolError
 from orchestra.minigaia.operations import OPERATIONS, Operation
 from orchestra.minigaia.tasks import TOOL, WORDS
-from orchestra.runtime.prompts import fenced, say
-from orchestra.toolkit import ToolError
-from orchestra.tools.visit import page_text
+from orchestra.tools.pages import page_text
 from orchestra.training.lab.finding import value_in
-from orchestra.vocabulary import Result, Step
 
 PATH = {  # the parameter of a tool that names its file
     TOOL["image"]: "image_path",
@@ -57,6 +57,12 @@ def _failed(job: Job, reason: str) -> Result:
     return job.result("failed", answer="", summary="", error=reason)
 
 
+def _use(job: Job, tool: str, params: dict[str, Any]) -> str:
+    """The observation of a tool call, as a step."""
+    job.note(job.use(tool, params))
+    return job.trace[-1].observation
+
+
 def _of_tool(job: Job, phrase: str, observation: str) -> Result:
     """The value that a phrase asks for in what a tool has returned."""
     if job.trace[-1].failed:
@@ -75,8 +81,7 @@ def _read(job: Job, tool: str) -> Result:
     if asked is None or tool not in PATH:
         return _failed(job, "the instruction names no file for this tool")
     phrase, name = asked.groups()
-    observation = job.use(tool, query=phrase, **{PATH[tool]: name})
-    return _of_tool(job, phrase, observation)
+    return _of_tool(job, phrase, _use(job, tool, {"query": phrase, PATH[tool]: name}))
 
 
 # ---- the web -------------------------------------------------------------------------------------
@@ -87,7 +92,7 @@ def _searched(job: Job) -> Result:
     asked = re.fullmatch(r"Search for (.+)\.", job.u.instruction)
     if asked is None or asked[1] == "it":
         return _failed(job, "the instruction does not say what to search for")
-    observation = job.use(TOOL["search"], query=asked[1])
+    observation = _use(job, TOOL["search"], {"query": asked[1]})
     links = LINK.findall(observation)
     if job.trace[-1].failed or not links:
         return _failed(job, observation)
@@ -99,9 +104,10 @@ def _searched(job: Job) -> Result:
 def _page(job: Job, url: str) -> str:
     """The text of a page, as a step. The page tool would ask a model about it. Raises ToolError."""
     env = job.env
-    read = partial(page_text, url, env.allow_hosts, env.tape.secrets)
+    allow = env.options.more.get("allow_hosts", ())
+    read = partial(page_text, url, allow, env.tape.redact)
     with env.tape.call(job.next_place, "page"):
-        text = env.local("visit", {"url": url}, read, str)
+        text = env.local("visit", {"url": url}, read)
     job.note(Step("page", {"url": url}, memory="", observation=fenced(text)))
     return fenced(text)
 
@@ -143,7 +149,7 @@ def _computed(job: Job) -> Result:
     program = program_for(job.u.instruction)
     if not program:
         return _failed(job, NO_PROGRAM)
-    printed = job.use(TOOL["compute"], code=program, timeout_sec=PROGRAM_S)
+    printed = _use(job, TOOL["compute"], {"code": program, "timeout_sec": PROGRAM_S})
     if job.trace[-1].failed:
         return _failed(job, printed)
     marked = MARKED.search(printed)

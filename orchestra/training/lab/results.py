@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestra.runtime.run_folder import write_whole
+from orchestra.evaluation.sweep_folder import write_whole
+from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training import rewards
 from orchestra.training.lab import model
 from orchestra.training.lab.arms import BY_NAME, Arm, Training
@@ -33,7 +34,6 @@ from orchestra.training.lab.play import (
     play,
     validation,
 )
-from orchestra.vocabulary import ConfigError
 
 Result = dict[str, Any]
 TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}

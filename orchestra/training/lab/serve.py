@@ -16,9 +16,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from orchestra.runtime.command_line import run_program
+from orchestra.command.flags import run_program
+from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training.installed import exit_unless_installed
-from orchestra.vocabulary import ConfigError
 
 PROGRAM = "orchestra.training.lab.serve"
 PORT = 8210

@@ -45,9 +45,6 @@ OTHERS = {
     "demonstrator": "demonstrator (imperfect)",
     "random": "random play",
     "react": "base as a ReAct agent",
-    "habit_no_retry": "demonstrator that only never tries again",
-    "habit_one_thing": "demonstrator that only does one thing a round",
-    "habit_ends_early": "demonstrator that only ends early",
     "rule_reads_all": "rule: read all, answer with the newest value",
     "rule_last_step": "rule: the last step alone",
 }

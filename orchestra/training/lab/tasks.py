@@ -11,11 +11,11 @@ import random
 from collections.abc import Mapping
 from functools import cache
 
+from orchestra.kernel.prompts import say
+from orchestra.kernel.vocabulary import Task
 from orchestra.minigaia.shapes import HELD_OUT_SHAPES, SEEN_SHAPES, Shape, Tree, typed
 from orchestra.minigaia.tasks import P_DISTRACTOR, WORDS, Composer, MiniTask
 from orchestra.minigaia.world import P_TROUBLE, TROUBLE, World
-from orchestra.runtime.prompts import say
-from orchestra.vocabulary import Task
 
 SHAPES = (*SEEN_SHAPES, *HELD_OUT_SHAPES)
 ONE_IN = 5  # compositions is held out
