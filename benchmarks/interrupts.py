@@ -3,7 +3,7 @@
 
 python benchmarks/interrupts.py [INTERRUPTS=1000] [AT_ONCE=2] [SEED=0]
 
-All methods, --compare, a run with retries, replay, evaluate run, report and --runs. A fifth of the commands get a second signal, a
+All methods, a run with retries, replay, evaluate run, report and runs. A fifth of the commands get a second signal, a
 tenth get ten. Every tenth interrupted run is resumed and must answer 42. A signal that arrives before the program has set its handlers,
 while Python itself starts, is counted apart: no program can handle it.
 """
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from common import ROOT
 from kills import script
 
-from orchestra.runtime.options import METHODS
+from orchestra.parts import METHODS
 from tests.scripted import Endpoint, Raw
 
 LIMIT_S = 5.0
@@ -66,12 +66,11 @@ def cases(folder: Path, done: Path) -> list[Case]:
     found = [Case(m, [*new, "--method", m], True) for m in METHODS]
     sweep = f"evaluate run --data {data} --out {{out}} --model m --workers 4"
     found += [
-        Case("compare", [*new, "--compare", "react,orchestra-o1"]),
         Case("retries", [*new, "--method", "orchestra-o1"], True),
         Case("replay", ["--replay", str(done), "--json"]),
         Case("evaluate", sweep.split()),
         Case("report", ["report", str(done)]),
-        Case("runs", ["--runs", str(done.parent)]),
+        Case("runs", ["runs", str(done.parent)]),
     ]
     return found
 

@@ -18,8 +18,8 @@ from typing import Any
 from common import ROOT, killed
 from latency import layers
 
-from orchestra.runtime.command_line import METHODS
-from orchestra.runtime.jsonl import read
+from orchestra.kernel.tape import Answer, exchanges
+from orchestra.parts import METHODS
 from tests.scripted import Endpoint, act, complete, delegate, finish, is_main, last_text
 
 PARALLEL = 8
@@ -50,6 +50,12 @@ def script(request: dict[str, Any]) -> str:
     return act("Nothing", "a note") if text.count("Observation:") < 4 else finish("42")
 
 
+def answers_on(folder: Path) -> list[tuple[str, str]]:
+    """The call and the key of each answer on a tape."""
+    rows = exchanges(folder / "tape.jsonl")
+    return [(row.call, row.key) for row in rows if isinstance(row.outcome, Answer)]
+
+
 def one_run(method: str, folder: Path, kills: int) -> tuple[int, int, int]:
     """A run that is killed up to `kills` times: kills, calls in flight at them, calls beyond the minimum."""
     server, done, in_flight = Endpoint(script, delay_s=0.05), 0, 0
@@ -67,11 +73,7 @@ def one_run(method: str, folder: Path, kills: int) -> tuple[int, int, int]:
         [*program, *again], cwd=ROOT, stdout=subprocess.PIPE, check=True
     )
     answer = json.loads(ended.stdout)
-    paid = [
-        (row["call"], row["key"])
-        for row in read(folder / "tape.jsonl")
-        if "answer" in row
-    ]
+    paid = answers_on(folder)
     assert (answer["answer"], answer["fallback"]) == ("42", False), answer
     assert len(paid) == len(set(paid)) == answer["calls"], "a call was paid for twice"
     server.close()

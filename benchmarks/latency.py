@@ -87,7 +87,7 @@ def respond(body: bytes) -> tuple[float, str]:
 
 
 def median_s(url: str, method: str, question: str, repeats: int) -> float:
-    from overhead import scripted_pool
+    from overhead import scripted_pool, with_echo
 
     from orchestra_min import Options, orchestrate
 
@@ -95,9 +95,8 @@ def median_s(url: str, method: str, question: str, repeats: int) -> float:
     walls = []
     for _ in range(1 + repeats):
         with tempfile.TemporaryDirectory() as folder:
-            run = orchestrate(
-                question, (), pool, Options(method=method), Path(folder) / "run"
-            )
+            how = pool, Options(method=method), Path(folder) / "run"
+            run = orchestrate(question, (), *how, change=with_echo)
         assert run.answer in ("done", "42") and not run.fallback, run
         walls.append(run.latency_s)
     return statistics.median(walls[1:])

@@ -23,10 +23,10 @@ from typing import Any
 
 import common  # noqa: F401  the program on the path
 
-from orchestra.runtime.tape import Mode, Tape
-from orchestra.toolkit import Environment, ToolError
+from orchestra.kernel.tape import Mode, Tape
+from orchestra.kernel.tool import Environment
+from orchestra.kernel.vocabulary import ModelMistake, Task, ToolError
 from orchestra.tools.own import own_tools
-from orchestra.vocabulary import ModelMistake, Task
 from tests.scripted import Server
 
 SCOPE = "@modelcontextprotocol/server-"

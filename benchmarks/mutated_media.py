@@ -26,9 +26,8 @@ from typing import Any
 
 import common  # noqa: F401  the program on the path
 
-from orchestra.toolkit import ToolError
+from orchestra.kernel.vocabulary import ConfigError, ToolError
 from orchestra.tools import audio, image, media, video
-from orchestra.vocabulary import ConfigError
 
 MAX_MIB, MAX_S = 60, 30
 STILLS = "png", "jpeg", "webp", "gif", "tiff"

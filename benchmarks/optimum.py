@@ -14,11 +14,10 @@ from itertools import combinations, product
 
 import common  # noqa: F401  the program on the path
 
-from orchestra import memory
-from orchestra.memory import Snippet
-from orchestra.runtime.prompts import WORDING
-from orchestra.schedule import EXACT, batch
-from orchestra.vocabulary import Evidence, SubTask
+from orchestra.kernel import memory
+from orchestra.kernel.memory import Piece
+from orchestra.kernel.placing import EXACT, batch
+from orchestra.kernel.vocabulary import Evidence, SubTask
 
 WORDS = [
     "red",
@@ -44,7 +43,7 @@ def batch_ratio(draw: random.Random, n: int) -> float:
     utility, cost = ([draw.randint(1, 20) for _ in range(n)] for _ in range(2))
     budget, k_max = draw.randint(20, 60), draw.randint(1, 8)
     subtasks = [SubTask(str(i), "?", priority=float(utility[i])) for i in range(n)]
-    chosen = batch(subtasks, k_max, float(budget), lambda u: float(cost[int(u.id)]))
+    chosen = batch(subtasks, k_max, float(budget), [float(c) for c in cost])
     sizes = range(min(k_max, n) + 1)
     subsets = (s for size in sizes for s in combinations(range(n), size))
     best = max(
@@ -65,10 +64,7 @@ def context_ratio(draw: random.Random) -> float:
         return Evidence(round, f"t{n}", text(4), "b", (), "done", answer, summary)
 
     history = [result(n) for n in range(draw.randint(2, 4))]
-    pieces = []
-    for h in history:
-        sentences = memory._sentences(h.summary)
-        pieces.append(memory._snippets(h, sentences, history[-1].round, WORDING))
+    pieces = [memory._pieces(h, history[-1].round) for h in history]
     wanted = memory.terms("What time is it in Prague?")
     room = draw.randint(30, sum(s.tokens for mine in pieces for s in mine))
 
@@ -87,15 +83,14 @@ def context_ratio(draw: random.Random) -> float:
         if sum(pieces[i][n].tokens for i, n in c) <= room
     )
     best = max(map(value, fit))
-    greedy = memory.Choice(pieces=pieces, wanted=wanted, left_tokens=room)
-    greedy.make(always=())
-    return value(greedy.chosen) / best if best else 1.0
+    greedy = memory._chosen(pieces, wanted, room, always=())
+    return value(greedy) / best if best else 1.0
 
 
-def _all_choices(pieces: Sequence[Sequence[Snippet]]) -> list[set[tuple[int, int]]]:
+def _all_choices(pieces: Sequence[Sequence[Piece]]) -> list[set[tuple[int, int]]]:
     """Every set of pieces in which each sentence has its head."""
 
-    def of(i: int, mine: Sequence[Snippet]) -> list[set[tuple[int, int]]]:
+    def of(i: int, mine: Sequence[Piece]) -> list[set[tuple[int, int]]]:
         rest = range(1, len(mine))
         some = [s for size in range(len(mine)) for s in combinations(rest, size)]
         return [set(), *({(i, 0), *((i, n) for n in s)} for s in some)]

@@ -92,7 +92,7 @@ def measure(url: str, questions: int) -> dict[str, float]:
     """A sweep by the command itself."""
     import requests
 
-    from orchestra import evaluate
+    from orchestra.evaluation import command as evaluate
 
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -18,8 +18,8 @@ from unittest import mock
 
 import common  # noqa: F401  the program on the path
 
-from orchestra.runtime.tape import Tape
-from orchestra.runtime.trajectory import first_difference
+from orchestra.kernel.folder import first_difference
+from orchestra.kernel.tape import Tape
 from orchestra_min import orchestrate, replay
 from tests.conftest import pool_at
 from tests.scripted import Endpoint, act, complete, delegate, finish, is_main, last_text

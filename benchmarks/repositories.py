@@ -20,8 +20,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from orchestra.vocabulary import Backend, Price
-from orchestra_min import Options, Pool, orchestrate
+from orchestra.kernel.vocabulary import Price
+from orchestra_min import Backend, Options, Pool, orchestrate
 from tests.scripted import Endpoint, complete, delegate, is_main
 
 COMMANDS = (

@@ -80,7 +80,7 @@ def measure(what: str, url: str, questions: int) -> dict[str, float]:
 
 def commanded(url: str, questions: int) -> dict[str, float]:
     """A sweep by the command itself, from the file of questions to its rows."""
-    from orchestra import evaluate
+    from orchestra.evaluation import command as evaluate
 
     os.environ["OPENAI_BASE_URL"] = url
     with (

@@ -13,18 +13,13 @@ import tempfile
 from pathlib import Path
 
 from common import ROOT, killed
-from kills import Endpoint, read, script
+from kills import Endpoint, answers_on, script
 
 
 def paid(out: Path) -> list[tuple[str, str, str]]:
     """The answers on the tapes of a sweep."""
-    tapes = sorted((out / "runs").glob("*/tape.jsonl"))
-    return [
-        (str(t), row["call"], row["key"])
-        for t in tapes
-        for row in read(t)
-        if "answer" in row
-    ]
+    runs = sorted((out / "runs").iterdir())
+    return [(str(run), *answer) for run in runs for answer in answers_on(run)]
 
 
 def main(kills: int = 10, questions: int = 40) -> None:
