@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from orchestra.command import terminal
+from orchestra.command.flags import run_program
+from orchestra.command.terminal import tell
 from orchestra.kernel.vocabulary import ConfigError
 from orchestra.report import live, run_data
 from orchestra.report.folder_data import run_folders, scores_in, short_row
@@ -65,9 +65,9 @@ def _write_runs(folder: Path, file: Path, media: Path | None) -> str:
             row = short_row(recorded)
             text = _page_of(recorded, media)
         except (ConfigError, OSError) as error:
-            terminal.tell(f"left out: {name}: {error}")
+            tell(f"left out: {name}: {error}")
             continue
-        place = _place_of_page(name)
+        place = f"{name}/index.html"
         _put(pages / place, text, within=file.parent)
         link = f"{quote(os.fsencode(pages.name))}/{quote(os.fsencode(place))}"
         rows.append({**scores.pop(name, {}), **row, "name": name, "page": link})
@@ -75,18 +75,6 @@ def _write_runs(folder: Path, file: Path, media: Path | None) -> str:
         if scored["unfinished"]:
             rows.append({**scored, "name": name, "state": "unfinished"})
     return page({"runs": rows, "name": folder.resolve().name}, ())
-
-
-def _place_of_page(name: str) -> str:
-    """The file of a run's page in the folder of all pages. A folder of runs may have the name of
-    another run's page.
-
-    >>> _place_of_page("a"), _place_of_page("a.html/b")
-    ('a.html', 'a.html_/b.html')
-    """
-    *folders, last = name.split("/")
-    escaped = [re.sub(r"\.html_*$", r"\g<0>_", folder) for folder in folders]
-    return "/".join([*escaped, f"{last}.html"])
 
 
 def _put(file: Path, text: str, within: Path) -> None:
@@ -158,4 +146,4 @@ def main(argv: Sequence[str]) -> int:
     def work() -> None:
         print(follow(a.folder) if a.live else write(a.folder, a.out, a.media))
 
-    return terminal.run_program(p.prog, work)
+    return run_program(p.prog, work)

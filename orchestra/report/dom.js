@@ -63,32 +63,28 @@ function table(label, columns, rows) {
 
 // ---- panels of equations ----
 
-// The page makes its own elements of a panel, with these names and without attributes.
-const OF_PANEL = new Set("section h4 p code table thead tbody tr th td".split(" "));
-const OF_MATH = new Set("math mrow mi mn mo msub msup msubsup".split(" "));
+// An equation: x_t and x_{t+1} are subscripts, x^* is a superscript.
+const PART = /\{(?:[^{}]|\{[^{}]*\})*\}|[^\W_]+|\*/.source;  // braces may have braces in them
+const TOKEN = new RegExp(`(\\d[\\d.]*|\\p{L}+|[^\\s\\p{L}\\p{N}_])(?:_(${PART}))?(?:\\^(${PART}))?`, "gu");
+const math = (name, ...inside) => make(MATHML, name, name === "mo" ? { stretchy: "false" } : {}, inside);
 
-function copied(node) {
-  if (node.nodeType === Node.TEXT_NODE) return node.data;
-  const name = node.localName, inside = [...node.childNodes].map(copied);
-  if (OF_MATH.has(name)) return make(MATHML, name, name === "mo" ? { stretchy: "false" } : {}, spaced(inside));
-  if (!OF_PANEL.has(name)) return el("span", {}, ...inside);
-  const chosen = name === "tr" && node.className === "chosen";
-  if (name === "th" && !node.textContent) return el("td");
-  return el(name, { class: chosen ? "chosen" : null, scope: name === "th" ? node.getAttribute("scope") : null }, ...inside);
-}
-
-// A word and the number after it stand apart.
-function spaced(nodes) {
+function mathElements(notation) {
+  const found = [...notation.matchAll(TOKEN)].map(([, base, sub, sup]) => {
+    const leaf = math(/^\d/.test(base) ? "mn" : /^\p{L}+$/u.test(base) && base !== "Σ" ? "mi" : "mo", base);
+    const parts = [sub, sup].filter(Boolean).map((part) => math("mrow", ...mathElements(part.replace(/^\{|\}$/g, ""))));
+    return parts.length ? math(sub ? (sup ? "msubsup" : "msub") : "msup", leaf, ...parts) : leaf;
+  });
+  // A word and the number after it stand apart.
   const apart = (a, b) => a?.localName === "mi" && a.textContent.length > 1 && b.localName === "mn";
-  return nodes.flatMap((b, i) => (apart(nodes[i - 1], b) ? [make(MATHML, "mspace", { width: "0.35em" }, []), b] : [b]));
+  return found.flatMap((e, i) => (apart(found[i - 1], e) ? [make(MATHML, "mspace", { width: "0.35em" }, []), e] : [e]));
 }
 
-function panelElement(panel) {
-  const parsed = new DOMParser().parseFromString(texts[panel.html], "text/html");
-  const wide = el("div", { class: "panel" }, ...[...parsed.body.childNodes].map(copied));
-  for (const t of wide.querySelectorAll("table")) t.replaceWith(scroll("Numbers", t.cloneNode(true)));
-  for (const p of wide.querySelectorAll("p")) if (p.querySelector("math")) p.replaceWith(scroll("Equation", p.cloneNode(true)));
-  const code = page.run.code[panel.source], said = wide.querySelector("p:has(> code)");
-  if (code) said?.replaceWith(folded(`computed in ${panel.source}`, el("pre", { class: "code", tabindex: 0 }, code)));
-  return wide;
+function panelElement(p) {
+  const equations = `${p.formula}\n${p.numbers}`.split("\n").filter(Boolean);
+  const rows = p.rows.map((r) => [r.name, ...r.figures, [r.chosen ? "chosen" : "", r.note].filter(Boolean).join(" · ")]);
+  const numbers = rows.length ? table("Numbers", ["", ...p.columns, ""], rows) : "";
+  if (numbers) numbers.querySelectorAll("tbody tr").forEach((tr, i) => p.rows[i].chosen && tr.classList.add("chosen"));
+  return el("div", { class: "panel" }, el("section", { class: "equation" }, el("h4", {}, `${p.place ? `${p.place} (Eq. ${p.equation})` : "Run"}: ${p.title}`),
+    ...equations.map((e) => scroll("Equation", el("p", {}, math("math", ...mathElements(e))))), numbers, ...p.notes.map((note) => el("p", {}, note)),
+    p.source ? folded(`computed in ${p.source}`, el("pre", { class: "code", tabindex: 0 }, page.run.code[p.source])) : ""));
 }

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestra.kernel.folder import Event
+from orchestra.command.terminal import describe
 from orchestra.kernel.tape import Exchange, rows_of
-from orchestra.kernel.vocabulary import ConfigError, Place
+from orchestra.kernel.vocabulary import ConfigError
 from orchestra.report.run_data import Recorded, Row, asked_of, got_from, outcome_row
 from orchestra.report.totals import cost_of, damaged_is_one_line
 
@@ -45,24 +45,9 @@ def short_row(run: Recorded) -> Row:
     with damaged_is_one_line(run.folder):
         return {
             **outcome_row(run),
-            "first": [_line_of(event)[:LINE_CHARS] for event in first[:LINES]],
+            "first": [describe(event)[:LINE_CHARS] for event in first[:LINES]],
             "outline": [_outline(run, exchange) for exchange in run.tape],
         }
-
-
-def _line_of(event: Event) -> str:
-    """A decision or a sub-task in one line."""
-    place = str(Place(*event["at"]))
-    u, y = event.get("subtask"), event.get("decision")
-    if u:
-        text = f"{u['id']} to {u['backend']} with {', '.join(u['tools'])}: {u['instruction']}"
-    elif not y:
-        text = f"mistake: {event['mistake']}"
-    elif y["action"] == "complete":
-        text = f"complete: {y['answer']}"
-    else:
-        text = f"delegate {len(y['subtasks'])}: {y['reasoning']}"
-    return " ".join(f"{place} {text}".split())
 
 
 def _outline(run: Recorded, exchange: Exchange) -> list[Any]:

@@ -20,7 +20,6 @@ from orchestra.report.page import packed, page
 
 POLL_S = 1.0  # how often the script of the page asks for newer data
 LAST_S = 3.0  # how long a page may take to ask for the last data
-LOAD = 5.0  # data is read again only after this many times as long as it took
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -39,29 +38,22 @@ class Following:
         self.read = read
         self.stamp = stamp
         self.lock = threading.Lock()
-        self.data: Mapping[str, Any] = {}
-        self.data_stamp = ""
-        self.next_s = 0.0  # when it may be read again
+        self.data: Mapping[str, Any] = {"stamp": ""}
         self.sent_stamp = ""
         self.asked_s = -LAST_S  # when a page asked last
 
-    def newest(self, is_last: bool = False) -> tuple[Mapping[str, Any], str]:
-        """The data and its stamp. Reading a long run takes time, which the run needs, too."""
+    def newest(self) -> Mapping[str, Any]:
+        """The data, with its stamp."""
         with self.lock:
             stamp = self.stamp()
-            began_s = time.monotonic()
-            is_due = is_last or began_s >= self.next_s
-            if stamp != self.data_stamp and is_due:
+            if stamp != self.data["stamp"]:
                 self.data = {**self.read(), "stamp": stamp}
-                self.data_stamp = stamp
-                took_s = time.monotonic() - began_s
-                self.next_s = began_s + took_s * LOAD
-            return self.data, self.data_stamp
+            return self.data
 
     def wait_for_page(self) -> None:
         """Until a page that is open has the last data."""
         end_s = time.monotonic() + LAST_S
-        _, last = self.newest(is_last=True)
+        last = self.newest()["stamp"]
         while self.sent_stamp != last and time.monotonic() < end_s:
             if time.monotonic() - self.asked_s > LAST_S:
                 return  # none is open
@@ -81,15 +73,15 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") != self.server.host:
             self.answer(403, "this name is not that of the server")
         elif is_page:
-            data, _ = following.newest()
+            data = following.newest()
             self.answer(200, page(data, data["texts"], live=True), kind="text/html")
         elif is_data:
             following.asked_s = time.monotonic()
-            data, stamp = following.newest()
-            is_known = known == stamp
+            data = following.newest()
+            is_known = known == data["stamp"]
             newer = {key: value for key, value in data.items() if key != "media"}
             self.answer(204 if is_known else 200, "" if is_known else packed(newer))
-            following.sent_stamp = stamp
+            following.sent_stamp = data["stamp"]
         else:
             self.answer(404, "there is nothing here")
 

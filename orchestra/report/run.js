@@ -26,9 +26,9 @@ function outcome(run) {
   const sign = run.state === "answered" ? "✓ " : running ? "… " : "✗ ";
   const parts = [el("h1", {}, run.question),
     el("p", { class: `state ${run.state}${running ? " running" : ""}` }, el("strong", {}, sign + state), run.cause ? ` (${run.cause})` : "", run.why && !running ? `: ${run.why}` : ""),
-    run.finished || running ? "" : el("p", {}, "What was paid for is kept. To continue: ", el("code", {}, "orchestra-min --resume RUN"), ", with the path of this run and the flags that let it reach endpoints, files and other runs"),
+    run.finished || running ? "" : el("p", {}, "What was paid for is kept. To continue: ", el("code", {}, "orchestra-min --resume RUN"), ", with the flags of this run"),
     el("p", { class: "answer" }, run.answer || (running ? "no answer yet" : "no answer")),
-    facts(run.method, run.other_texts, run.model, count(run.rounds, "round"), count(run.calls, "call"), count(run.tokens, "token"), usd(run.cost_usd), seconds(run.latency_s),
+    facts(run.method, run.model, count(run.rounds, "round"), count(run.calls, "call"), count(run.tokens, "token"), usd(run.cost_usd), seconds(run.latency_s),
       run.failed_subtasks ? count(run.failed_subtasks, "failed sub-task") : "", date(run.date_s))];
   return parts.filter(Boolean);
 }
@@ -66,14 +66,22 @@ const placed = (name) => (shown.lanes.calls.some((c) => c.name === name) ? name 
 
 // ---- costs, media, changes ----
 
+// The costs of the calls of each name, the dearest first; a local tool is not billed.
+function costs(run, nameOf) {
+  const groups = Object.entries(Object.groupBy(run.tape.filter((c) => c.billed), nameOf)).map(([name, calls]) => {
+    const total = (key) => calls.reduce((s, c) => s + c[key], 0);
+    return { name, calls: total("billed"), tokens: total("tokens"), cost: calls.some((c) => isNone(c.cost_usd)) ? null : total("cost_usd") };
+  });
+  return groups.sort((a, b) => (b.cost ?? 0) - (a.cost ?? 0)).map((g) => [g.name, g.calls, g.tokens, usd(g.cost)]);
+}
+
 function costTables(run) {
-  const rows = (all) => all.map((r) => [r.name, r.calls, r.tokens, usd(r.cost_usd)]);
-  const places = run.by_place.map((r) => [el("a", { href: linkTo(r.name.replace(/main$/, "decision")) }, placeName(r.name)), r.calls, r.tokens, usd(r.cost_usd)]);
-  if (!places.length) return null;
   const columns = ["calls", "tokens", "cost"];
+  const places = costs(run, (c) => c.call.split("/").slice(0, 2).join("/")).map(([name, ...rest]) => [el("a", { href: linkTo(name.replace(/main$/, "decision")) }, placeName(name)), ...rest]);
+  if (!places.length) return null;
   const all = table("Costs by decision and sub-task", ["place", ...columns], places.slice(0, 12));
   return el("section", { class: "two", "aria-label": "Costs" },
-    el("div", {}, el("h2", {}, "Cost by model"), table("Costs by model", ["model", ...columns], rows(run.by_model))),
+    el("div", {}, el("h2", {}, "Cost by model"), table("Costs by model", ["model", ...columns], costs(run, (c) => c.who))),
     el("div", {}, el("h2", {}, "Cost by sub-task"), all, places.length > 12 ? folded(`${places.length - 12} more`, table("More costs", ["place", ...columns], places.slice(12))) : ""));
 }
 

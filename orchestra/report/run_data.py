@@ -6,7 +6,7 @@ import base64
 import inspect
 import json
 import mimetypes
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,11 @@ from typing import Any
 import orchestra
 from orchestra.kernel.folder import Event, Manifest, read_manifest, sha256_of
 from orchestra.kernel.tape import Exchange, Failure, exchanges
-from orchestra.kernel.vocabulary import ConfigError, Place
+from orchestra.kernel.vocabulary import ConfigError
 from orchestra.report.explain import panels
 from orchestra.report.explain.panel import Panel, row_of
 from orchestra.report.totals import (
     Summary,
-    Totals,
     backend_of,
     cost_of,
     damaged_is_one_line,
@@ -29,7 +28,6 @@ from orchestra.report.totals import (
 )
 
 INLINE_BYTES = 8 << 20  # the page links to a larger media file in the run folder
-TAPE_BYTES = 128 << 20  # of calls on a page
 DIFF_CHARS = 1 << 20  # of changes.diff
 SOURCES = Path(orchestra.__file__).parent.parent
 Row = dict[str, Any]
@@ -57,15 +55,10 @@ class Recorded:
 
 
 def read(folder: Path) -> Recorded:
-    """Raises ConfigError for a folder that is not a run, damaged, or too large for a page."""
+    """Raises ConfigError for a folder that is not a run, or damaged."""
     manifest = read_manifest(folder)
     events = newest_events(folder)
-    file = folder / "tape.jsonl"
-    if file.is_file() and file.stat().st_size > TAPE_BYTES:
-        raise ConfigError(
-            f"{file} has over {TAPE_BYTES >> 20} MiB, too much for a page"
-        )
-    tape = exchanges(file)
+    tape = exchanges(folder / "tape.jsonl")
     return Recorded(
         folder, manifest, events, tape, summarize(folder, manifest, events, tape)
     )
@@ -82,8 +75,6 @@ def data_of(run: Recorded, media: Path | None = None) -> Row:
             **outcome_row(run),
             "tape": [call_row(exchange, texts, run.manifest) for exchange in run.tape],
             "events": [e for e in run.events if e["event"] not in ("run", "end")],
-            "by_model": costs(run, lambda exchange: _model_of(run.manifest, exchange)),
-            "by_place": costs(run, _place_of),
             **_equations(run.folder),
             "diff": _changes(run.folder),
         }
@@ -97,32 +88,9 @@ def outcome_row(run: Recorded) -> Row:
     return {**row.pop("ending"), **row.pop("totals"), **row}
 
 
-def costs(run: Recorded, name_of: Callable[[Exchange], str]) -> list[Row]:
-    """The costs of the calls of each name, the dearest first."""
-    found: dict[str, Totals] = {}
-    for exchange in run.tape:
-        cost = cost_of(run.manifest, exchange)
-        if cost.calls:  # a local tool is not billed
-            name = name_of(exchange)
-            found[name] = found.get(name, Totals()).plus(cost)
-    dearest = sorted(found.items(), key=lambda item: -(item[1].cost_usd or 0.0))
-    return [{"name": name, **asdict(cost)} for name, cost in dearest]
-
-
-def _model_of(manifest: Manifest, exchange: Exchange) -> str:
-    backend = backend_of(exchange, settings_in(manifest, exchange.round).pool)
-    return backend.name if backend else asked_of(exchange)
-
-
 def asked_of(exchange: Exchange) -> str:
     """The model or the tool that a request went to."""
     return str(exchange.request.get("model") or exchange.request["kind"])
-
-
-def _place_of(exchange: Exchange) -> str:
-    """The decision or sub-task of a call, as r1/main or r1/t2."""
-    place = Place.parse(exchange.call)
-    return str(Place(place.round, place.subtask)) if place else exchange.call
 
 
 def _equations(folder: Path) -> Row:
@@ -159,9 +127,13 @@ def _changes(folder: Path) -> str:
 
 
 def call_row(exchange: Exchange, texts: Texts, manifest: Manifest) -> Row:
-    """One exchange: its request, its answer or failure, what it took and cost."""
+    """One exchange: its request, its answer or failure, what it took and cost. `billed`: its
+    attempts that may be billed.
+    """
     got = got_from(exchange)
     why = _why_failed(exchange, got)
+    cost = cost_of(manifest, exchange)
+    backend = backend_of(exchange, settings_in(manifest, exchange.round).pool)
     row: Row = {
         "call": exchange.call,
         "kind": exchange.request["kind"],
@@ -169,7 +141,10 @@ def call_row(exchange: Exchange, texts: Texts, manifest: Manifest) -> Row:
             (role, texts.number(text)) for role, text in _asked(exchange.request)
         ],
         "got": texts.number(got),
-        "cost_usd": cost_of(manifest, exchange).cost_usd,
+        "who": backend.name if backend else asked_of(exchange),
+        "billed": cost.calls,
+        "tokens": cost.tokens,
+        "cost_usd": cost.cost_usd,
         "failed": why != "",
         "why": why,
     }
@@ -180,9 +155,8 @@ def call_row(exchange: Exchange, texts: Texts, manifest: Manifest) -> Row:
     completion = _completion_of(exchange)
     if completion is not None:
         usage = completion.get("usage") or {}
-        read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        row |= {"input_tokens": read, "output_tokens": written}
-        row["tokens"] = (read or 0) + (written or 0)
+        row["input_tokens"] = usage.get("prompt_tokens")
+        row["output_tokens"] = usage.get("completion_tokens")
     return row
 
 

@@ -21,7 +21,9 @@ from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 
-from orchestra.command import terminal
+from orchestra.command.flags import run_program
+from orchestra.command.terminal import put
+from orchestra.kernel.folder import Options
 from orchestra.kernel.vocabulary import ConfigError, Delegate, Place
 from orchestra.report.explain import deciding, placing
 from orchestra.report.explain.panel import Panel
@@ -38,21 +40,26 @@ def panels(folder: Path) -> list[Panel]:
 
 
 def _panels_of(folder: Path, found: Sequence[Round]) -> Iterator[Panel]:
-    own = {round.method for round in found if ":" in round.method}
-    for method in sorted(own):
+    options = found[0].options if found else Options()
+    has_own_method = ":" in options.method
+    has_own_tools = bool(options.more.get("tools") or options.more.get("mcp"))
+    if has_own_method:
         yield Panel(
             "",
-            "5-22",
-            f"Only Eq. 21 is known: the method is the user's own ({method}).",
+            "5-20, 22",
+            "The run used the user's own method: these are not recorded.",
         )
+    elif has_own_tools:
+        yield Panel("", "5-12", "What the user's own tools can do is not recorded.")
     logprobs = deciding.log_probabilities(folder)
     is_last_chance = False
     for round, following in zip_longest(found, found[1:]):
         is_last_chance |= round.state.round > round.state.rounds
         next_usd = following.state.budget_usd if following else None
-        if round.method not in own:
+        if not has_own_method:
             yield from deciding.context(round)
             yield from deciding.stop(round, logprobs, is_last_chance)
+        if not (has_own_method or has_own_tools):
             yield from placing.chosen_batch(round)
             yield from placing.executors(round)
         yield from deciding.budget(round, next_usd)
@@ -80,15 +87,15 @@ def main(argv: Sequence[str]) -> int:
         if a.place is not None:
             shown = _at(a.place, shown)
         if a.json:
-            terminal.put(json.dumps([asdict(panel) for panel in shown]))
+            put(json.dumps([asdict(panel) for panel in shown]))
             return
         nothing = "Nothing to explain: the run used none of these equations."
-        terminal.put("\n\n".join(text(panel) for panel in shown) or nothing)
+        put("\n\n".join(text(panel) for panel in shown) or nothing)
         ending = summary(a.folder).ending
         if ending.why:
-            terminal.put(f"The run ended as {ending.state}: {ending.why}")
+            put(f"The run ended as {ending.state}: {ending.why}")
 
-    return terminal.run_program(p.prog, work)
+    return run_program(p.prog, work)
 
 
 def _at(where: str, shown: Sequence[Panel]) -> list[Panel]:

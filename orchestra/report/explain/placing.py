@@ -9,10 +9,9 @@ from orchestra.kernel.placing import (
     LAMBDA_COST,
     LAMBDA_LATENCY,
     LAMBDA_TOOL,
-    Placed,
     batch,
     expected_cost_usd,
-    place,
+    materialize,
     ready,
     requirements,
     score,
@@ -22,7 +21,6 @@ from orchestra.kernel.placing import (
 from orchestra.kernel.vocabulary import (
     SKILLS,
     Backend,
-    BudgetExceeded,
     Delegate,
     SubTask,
 )
@@ -43,7 +41,6 @@ LACKS = {
     "vid": "cannot watch video",
     "code": "cannot write code",
 }
-UNKNOWN_TOOLS = "What the run's own tools can do is not recorded."
 
 
 def executors(round: Round) -> Iterator[Panel]:
@@ -53,17 +50,6 @@ def executors(round: Round) -> Iterator[Panel]:
         if u is not None:
             yield from _backend(round, u, ran)
             yield from _tools(round, u, ran)
-
-
-def _is_known(round: Round, u: SubTask) -> bool:
-    """Whether r(u) can be computed."""
-    psi = round.state.capabilities
-    is_stated = bool(u.requirements) or not has_own_tools(round)
-    return is_stated or all(tool in psi for tool in u.tools or ())
-
-
-def has_own_tools(round: Round) -> bool:
-    return bool(round.options.more.get("tools") or round.options.more.get("mcp"))
 
 
 def _requirements(round: Round, u: SubTask) -> dict[str, float]:
@@ -79,9 +65,6 @@ def _backend(round: Round, u: SubTask, ran: Ran) -> Iterator[Panel]:
     if u.backend in round.pool.names:
         if round.method in NAMES_EXECUTORS:
             yield replace(panel, title=f"{panel.title}: the main agent's choice.")
-        return
-    if not _is_known(round, u):
-        yield replace(panel, title=f"{panel.title}. {UNKNOWN_TOOLS}")
         return
     r = _requirements(round, u)
     placed = replace(u, tools=ran.subtask.tools)
@@ -156,19 +139,15 @@ def _tools(round: Round, u: SubTask, ran: Ran) -> Iterator[Panel]:
     psi = round.state.capabilities
     r = _requirements(round, u)
     gains = {tool: tool_gain(r, psi[tool]) for tool in psi}
-    own = [tool for tool in chosen if tool not in psi]
     rows = [Row(tool, (gain,), tool in chosen) for tool, gain in gains.items()]
-    rows += [Row(tool, (None,), True) for tool in own]
-    computed = [tool for tool, gain in gains.items() if gain > 0] + own
-    notes = [_needs(u, r), *([UNKNOWN_TOOLS] if own else [])]
-    notes += _differs(listed(sorted(computed)), listed(sorted(chosen)))
+    computed = [tool for tool, gain in gains.items() if gain > 0]
     yield replace(
         panel,
         title=f"{got}: tools that cover more than {figure(LAMBDA_TOOL)} of its needs.",
         formula=FORMULA_7,
         columns=("gain",),
         rows=tuple(rows),
-        notes=tuple(notes),
+        notes=(_needs(u, r), *_differs(listed(computed), listed(chosen))),
         source=source_of(tool_gain),
     )
 
@@ -182,80 +161,39 @@ def chosen_batch(round: Round) -> Iterator[Panel]:
     """
     if not isinstance(round.y_t, Delegate) or round.y_t.whole_graph:
         return
+    s = round.state
     held = waiting(round.graph)
-    candidates = ready(round.graph)
     if len(held) == 1 and round.batch_usd is None:
         return
-    panel = Panel(f"r{round.state.round}", "9-10", UNKNOWN_TOOLS)
-    if has_own_tools(round) and not all(_is_known(round, u) for u in candidates):
-        yield panel
-        return
-    cost_usd = {
-        p.subtask.id: expected_cost_usd(p.subtask, p.backend)
-        for p in _placed(round, k_max=None, budget_usd=None)
-    }
+    cost_usd = {}
+    for u in ready(round.graph):
+        placed, backend = materialize(u, s.task, round.pool.backends, s.capabilities)
+        cost_usd[u.id] = expected_cost_usd(placed, backend)
     ran = [r.subtask.id for r in round.ran]
     rows = []
     for id, needs in held.items():
         note = f"waits for {', '.join(needs)}" if needs else ""
-        rows.append(
-            Row(
-                id,
-                (round.graph.subtasks[id].priority, cost_usd.get(id)),
-                id in ran,
-                note,
-            )
-        )
-    waits = len(held) - len(candidates)
+        figures = (round.graph.subtasks[id].priority, cost_usd.get(id))
+        rows.append(Row(id, figures, id in ran, note))
+    waits = len(held) - len(cost_usd)
     later = f"; {waits} more must wait for results of others" if waits else ""
-    yield replace(
-        panel,
-        title=f"{len(ran)} of {len(candidates)} ready sub-tasks ran{later}.",
+    yield Panel(
+        place=f"r{s.round}",
+        equation="9-10",
+        title=f"{len(ran)} of {len(cost_usd)} ready sub-tasks ran{later}.",
         formula=f"{FORMULA_9}\n{FORMULA_10}",
         numbers=_limits(round, rows),
         columns=("priority", "cost, USD"),
         rows=tuple(rows),
-        notes=tuple(_notes(round, ran, cost_usd)),
         source=source_of(batch),
     )
-
-
-def _placed(round: Round, k_max: int | None, budget_usd: float | None) -> list[Placed]:
-    """U_t as the run computes it; [] if no candidate is affordable."""
-    s = round.state
-    candidates = ready(round.graph)
-    try:
-        return place(
-            candidates, s.task, round.pool.backends, s.capabilities, k_max, budget_usd
-        )
-    except BudgetExceeded:
-        return []
 
 
 def _limits(round: Round, rows: Sequence[Row]) -> str:
     chosen = [row.figures for row in rows if row.chosen]
     priorities = sum(priority or 0.0 for priority, _ in chosen)
     costs_usd = sum(cost_usd or 0.0 for _, cost_usd in chosen)
-    k_max, batch_usd = round.options.k_max, round.batch_usd
+    k_max = round.options.k_max
     size = f"|P_t| = {len(chosen)}" + ("" if k_max is None else f" ≤ {k_max}")
-    limit = "" if batch_usd is None else f" ≤ {figure(batch_usd)}"
+    limit = "" if round.batch_usd is None else f" ≤ {figure(round.batch_usd)}"
     return f"{size}, Σ U = {figure(priorities)}, Σ cost = {figure(costs_usd)}{limit}"
-
-
-def _notes(
-    round: Round, ran: Sequence[str], cost_usd: Mapping[str, float]
-) -> Iterator[str]:
-    """The best batch that was too dear, and what this version computes if it is something else."""
-    k_max, batch_usd = round.options.k_max, round.batch_usd
-    computed = [p.subtask.id for p in _placed(round, k_max, batch_usd)]
-    if ran:
-        yield from _differs(listed(computed) or "no batch", listed(ran))
-    best = [p.subtask for p in _placed(round, k_max, budget_usd=None)]
-    ids = [u.id for u in best]
-    if batch_usd is not None and ids != computed:
-        priorities = figure(sum(u.priority for u in best))
-        costs_usd = figure(sum(cost_usd[id] for id in ids))
-        yield (
-            f"Best batch that was too dear: {listed(ids)}, with priorities of {priorities}, "
-            f"costs {costs_usd} USD of {figure(batch_usd)} USD."
-        )

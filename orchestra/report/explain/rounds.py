@@ -198,21 +198,20 @@ def capabilities(task: Task, settings: Manifest) -> Capabilities:
 def decision_of(row: Mapping[str, Any]) -> Decision:
     """y_t from the row that folder.decision_row made. Raises KeyError or TypeError."""
     if row["action"] == "complete":
-        return Complete(row["answer"], row["reasoning"])
-    subtasks = tuple(subtask_of(u) for u in row["subtasks"])
-    return Delegate(**{**_fields_of(Delegate, row), "subtasks": subtasks})
+        complete: Complete = _made(Complete, row)
+        return complete
+    subtasks = tuple(_made(SubTask, u) for u in row["subtasks"])
+    delegate: Delegate = _made(Delegate, row, subtasks=subtasks)
+    return delegate
 
 
-def subtask_of(row: Mapping[str, Any]) -> SubTask:
-    given = _fields_of(SubTask, row)
+def _made(shape: type[Any], row: Mapping[str, Any], **more: Any) -> Any:
+    """A dataclass from its fields in a row of JSON."""
+    given = {f.name: row[f.name] for f in fields(shape) if f.name in row}
     lists = {
-        key: tuple(value) for key, value in given.items() if isinstance(value, list)
+        name: tuple(value) for name, value in given.items() if isinstance(value, list)
     }
-    return SubTask(**{**given, **lists})
-
-
-def _fields_of(shape: type[Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    return {f.name: row[f.name] for f in fields(shape) if f.name in row}
+    return shape(**{**given, **lists, **more})
 
 
 def _ran(events: Sequence[Event]) -> tuple[Ran, ...]:
@@ -221,26 +220,9 @@ def _ran(events: Sequence[Event]) -> tuple[Ran, ...]:
     for event in events:
         if event["event"] == "subtask":
             t, number, _ = event["at"]
-            z = results.get(number)
-            found.append(
-                Ran(
-                    place=Place(t, number),
-                    subtask=subtask_of(event["subtask"]),
-                    share_usd=event["share_usd"],
-                    result=_result_of(z) if z else None,
-                    steps=z.get("steps", 0) if z else 0,
-                )
-            )
+            u = _made(SubTask, event["subtask"])
+            row = results.get(number)
+            z = _made(Result, row, round=t) if row else None
+            steps = row.get("steps", 0) if row else 0
+            found.append(Ran(Place(t, number), u, event["share_usd"], z, steps))
     return tuple(sorted(found, key=lambda ran: ran.place))
-
-
-def _result_of(event: Event) -> Result:
-    return Result(
-        status=event["status"],
-        answer=event["answer"],
-        summary=event["summary"],
-        cost_usd=event["cost_usd"],
-        error=event["error"],
-        media=tuple(event["media"]),
-        round=event["at"][0],
-    )
