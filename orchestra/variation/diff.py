@@ -20,6 +20,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestra.command.runs import table
+from orchestra.command.terminal import put, usd
 from orchestra.kernel.folder import (
     LAST_STEP,
     Event,
@@ -546,7 +548,7 @@ def _figures_text(found: Difference) -> str:
         figures.append(
             (name.replace("_", " "), str(getattr(a, name)), str(getattr(b, name)))
         )
-    figures.append(("cost", _usd(a.cost_usd), _usd(b.cost_usd)))
+    figures.append(("cost", usd(a.cost_usd), usd(b.cost_usd)))
     figures.append(("latency", _seconds(a.latency_s), _seconds(b.latency_s)))
     rows += [f"  {name:<12}{_arrow(*both)}" for name, *both in figures]
     if b.reused_model_calls or b.reused_tool_calls:
@@ -558,10 +560,6 @@ def _arrow(first: str, second: str) -> str:
     return first if first == second else f"{first} -> {second}"
 
 
-def _usd(amount: float | None) -> str:
-    return "USD unknown" if amount is None else f"USD {amount:.4f}"
-
-
 def _seconds(latency_s: float | None) -> str:
     return "unknown" if latency_s is None else f"{latency_s:.1f} s"
 
@@ -570,8 +568,10 @@ def reuse(run: Figures) -> str:
     """What a run took from another tape, and what it paid."""
     models, tools = run.reused_model_calls, run.reused_tool_calls
     made = _counted(run.model_calls - models, run.tool_calls - tools)
-    saved = f"saved {_usd(run.saved_usd)}"
-    return f"reused {_counted(models, tools)} ({saved}), made {made} ({_usd(run.paid_usd)})"
+    saved = f"saved {usd(run.saved_usd)}"
+    return (
+        f"reused {_counted(models, tools)} ({saved}), made {made} ({usd(run.paid_usd)})"
+    )
 
 
 def _counted(of_models: int, of_tools: int) -> str:
@@ -608,20 +608,19 @@ def _wrapped(line: str, indent: str = "    ") -> list[str]:
 
 def _calls_text(found: Difference) -> str:
     """A row for each round, as far as the runs have calls in it."""
-    rows = [("round", "calls", "same", "cost")]
+    rows = []
     for r in found.rounds:
-        calls = _arrow(str(r.first_calls), str(r.second_calls))
-        cost = _arrow(_usd(r.first_usd), _usd(r.second_usd))
-        rows.append((str(r.round or "-"), calls, str(r.same), cost))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        row = {
+            "round": r.round or "-",
+            "calls": _arrow(str(r.first_calls), str(r.second_calls)),
+            "same": r.same,
+            "cost": _arrow(usd(r.first_usd), usd(r.second_usd)),
+        }
+        rows.append(row)
     title = f"Calls by round; the same in both runs: {found.same}"
     if found.moved:
         title += f", the same request at another place: {found.moved}"
-    lines = [title]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append(f"  {'  '.join(cells)}".rstrip())
-    return "\n".join(lines)
+    return f"{title}\n{textwrap.indent(table('round calls same cost', rows), '  ')}"
 
 
 # ---- the short form ------------------------------------------------------------------------------
@@ -693,5 +692,5 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--json", action="store_true", help="the data, as one JSON object")
     a = p.parse_args(argv)
     found = difference(a.first, a.second)
-    print(json.dumps(asdict(found)) if a.json else text(found))
+    put(json.dumps(asdict(found)) if a.json else text(found))
     return 0 if found.is_empty else 1

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import glob
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orchestra.command.pool_file import choose, with_models
 from orchestra.kernel.folder import (
     Manifest,
     Options,
@@ -22,7 +23,7 @@ from orchestra.kernel.folder import (
     sha256_of,
 )
 from orchestra.kernel.tape import TapeMiss
-from orchestra.kernel.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError, Pool
 from orchestra.variation.diff import Difference, changes, difference, short_diff, where
 from orchestra.variation.fork import without_addresses
 from orchestra.variation.reuse import answers_of
@@ -46,7 +47,7 @@ def recorded(
 ) -> Outcome:
     """Replays the run in `out` if it has this very question, media and options (under any budget),
     continues it if it was not finished, and records it if there is none. `how`: as for
-    `orchestrate`.
+    `orchestrate`; `pool` may also be a pool file, and without one the environment names it.
 
     `record_mode` "none" never records, "rewrite" always does. With "changed", a run that no longer
     replays is made again: it takes the answers to equal requests from the recording, and takes its
@@ -58,15 +59,15 @@ def recorded(
         raise ConfigError(f"record mode {record_mode!r}: needs {', '.join(MODES)}")
     folder = Path(out)
     exists = (folder / "run.json").exists()
-    if record_mode == "rewrite" and exists:
-        new = folder.with_name(f"{folder.name}.new")
-        return _put_in_place(folder, new, recorded(question, media, new, **how))
     if not exists and record_mode == "none":
         raise ConfigError(
             f"{folder}: nothing is recorded; --record-mode once records it"
         )
     if not exists:
-        return orchestrate(question, media, out=folder, **how)
+        return _record(question, media, folder, how)
+    if record_mode == "rewrite":
+        new = folder.with_name(f"{folder.name}.new")
+        return _put_in_place(folder, new, recorded(question, media, new, **how))
     held = read_manifest(folder)
     events = read_events(folder)
     is_finished = bool(events) and events[-1].get("finished") is True
@@ -77,10 +78,10 @@ def recorded(
         raise ConfigError(
             f"{folder} {problem}: remove it, or use --record-mode rewrite"
         )
+    if is_changed and not _has_settings(held, how):
+        return _make_again(question, media, folder, decisions, how)
     again = {name: value for name, value in how.items() if name not in OF_RECORDING}
     try:
-        if is_changed and not _has_settings(held, how):
-            return _make_again(question, media, folder, decisions, how)
         if is_finished or record_mode == "none":
             return replay(folder, **again)
     except TapeMiss as miss:  # of the code of today, or of a tape that was cut
@@ -88,7 +89,19 @@ def recorded(
             return _make_again(question, media, folder, decisions, how)
         if miss.differs or record_mode == "none":
             raise
-    return resume(folder, pool=how.get("pool"), **again)
+    return resume(folder, pool=_pool(how), **again)
+
+
+def _record(
+    question: str, media: Sequence[Any], folder: Path, how: Mapping[str, Any]
+) -> Outcome:
+    return orchestrate(question, media, out=folder, **{**how, "pool": _pool(how)})
+
+
+def _pool(how: Mapping[str, Any]) -> Pool:
+    """The pool that a test gives: an object, a file, or that of the environment."""
+    pool = how.get("pool")
+    return pool if isinstance(pool, Pool) else with_models(choose(pool))
 
 
 def _make_again(
@@ -96,7 +109,7 @@ def _make_again(
     media: Sequence[Any],
     folder: Path,
     decisions: bool,
-    how: dict[str, Any],
+    how: Mapping[str, Any],
 ) -> Outcome:
     """A run that pays only for what the recording lacks. It takes the place of the recording.
     Raises Changed, and then it stays next to it, as `out`.new.
@@ -105,7 +118,7 @@ def _make_again(
     if new.exists():  # of an earlier attempt: nothing of it is paid twice
         new.rename(new.with_name(f"{new.name}.{len(_earlier(new)) + 1}"))
     sources = [answers_of(folder, *_earlier(new)), *how.get("sources", ())]
-    again = orchestrate(question, media, out=new, **{**how, "sources": sources})
+    again = _record(question, media, new, {**how, "sources": sources})
     found = difference(folder, new)
     problems = list(changes(found, decisions))
     if problems:
@@ -153,14 +166,14 @@ def in_three_lines(error: BaseException) -> str:
     return "\n".join([f"{first}; {advice}", *short_diff(removed, added)])
 
 
-def _has_settings(held: Manifest, how: dict[str, Any]) -> bool:
+def _has_settings(held: Manifest, how: Mapping[str, Any]) -> bool:
     """Whether a recording has the options of a test, and its pool if the test names one."""
-    pool = how.get("pool") or held.pool
+    pool = _pool(how) if how.get("pool") else held.pool
     same_pool = without_addresses(pool) == without_addresses(held.pool)
     return same_pool and _has_options(held, how)
 
 
-def _has_options(held: Manifest, how: dict[str, Any]) -> bool:
+def _has_options(held: Manifest, how: Mapping[str, Any]) -> bool:
     """Whether a recording has the options of a test; a run replays under any budget."""
     options = with_names(how.get("options") or Options())
     return (
