@@ -9,7 +9,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from orchestra.tools import visit
+from orchestra.tools import pages
 from tests.scripted import Server
 
 Trick = Callable[[Any], None]
@@ -38,7 +38,7 @@ def serving(tricks: dict[str, Trick]) -> Iterator[Any]:
 def read(trick: Trick) -> str:
     """The text that the program reads from the page."""
     with serving({"/": trick}) as server:
-        return visit.page_text(server.url + "/", (server.host,)).strip()
+        return pages.page_text(server.url + "/", (server.host,)).strip()
 
 
 def page(body: bytes | str, kind: str = "text/html", **headers: str) -> Trick:

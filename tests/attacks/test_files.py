@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestra.toolkit import Environment, ToolError
-from orchestra.tools.shipped import all_tools
+from orchestra.kernel.tool import Environment
+from orchestra.kernel.vocabulary import ToolError
+from orchestra.parts import all_tools
 from tests.conftest import Media, Task
 
 NAMES = {

@@ -7,10 +7,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from orchestra.toolkit import ToolError
-from orchestra.tools import guard, sandbox, visit
+from orchestra.kernel.tape import redact_keys
+from orchestra.kernel.vocabulary import ToolError
+from orchestra.tools import guard, pages, sandbox
 from tests.attacks import hostile
-from tests.attacks.conftest import KEY
+from tests.attacks.conftest import KEY, NAME
 
 INTERNAL = {
     "loopback": "http://127.0.0.1/", "localhost": "http://localhost/", "decimal": "http://2130706433/", "hexadecimal": "http://0x7f000001/",
@@ -36,7 +37,6 @@ MALFORMED = {
     "backslash_host": "http://example.com\\@127.0.0.1/", "tab_in_the_host": "http://exa\tmple.com/",
     "line_break_and_header": "http://example.com/\r\nX-Evil: 1", "space": "http://example.com/ HTTP/1.1",
     "no_host": "http:///x", "port_too_large": "http://example.com:99999/", "nothing": "", "very_long": "http://e.com/" + "a" * 9000,
-    "a_key_in_the_query": f"http://example.com/?k={KEY}", "an_encoded_key": f"http://example.com/?k={KEY.replace('-', '%2D')}",
 }  # fmt: skip
 
 
@@ -51,10 +51,16 @@ def resolved(*addresses):
 
 
 @pytest.mark.parametrize("form", INTERNAL | MALFORMED)
-def test_an_internal_address_or_a_malformed_url_is_refused(form, planted):
+def test_an_internal_address_or_a_malformed_url_is_refused(form):
     url = (INTERNAL | MALFORMED)[form].replace("{here}", socket.gethostname())
     with pytest.raises(guard.Refused):
         guard.fetch(url, timeout_s=5)
+
+
+@pytest.mark.parametrize("spelled", [KEY, KEY.replace("-", "%2D"), KEY.replace("-", "%252D")])
+def test_a_url_that_holds_a_key_is_refused(spelled, planted):
+    with pytest.raises(guard.Refused, match="holds a secret"):
+        guard.checked(f"http://example.com/?k={spelled}", redact_keys([NAME]))
 
 
 NAMED = ["10.0.0.5", "::1", "fd00::1", "169.254.169.254", "::ffff:10.0.0.5", "fe80::1%1"]
@@ -194,7 +200,7 @@ def test_without_a_sandbox_a_page_is_read_with_limits_on_time_and_output(reader,
     page = hostile.page("<p>Salt costs four crowns.")
     monkeypatch.setattr(sandbox, "trouble", lambda: "not here")
     assert "four crowns" in hostile.read(page)
-    monkeypatch.setattr(visit, "READER", reader)
-    monkeypatch.setattr(visit, "READ_S", 1.0)
+    monkeypatch.setattr(pages, "READER", reader)
+    monkeypatch.setattr(pages, "READ_S", 1.0)
     with pytest.raises(ToolError, match="cannot be read as html"):
         hostile.read(page)

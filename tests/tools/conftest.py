@@ -1,11 +1,11 @@
 import contextlib
-import functools
 import hashlib
 import json
 import os
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from orchestra.runtime.secrets import Secrets
-from orchestra.toolkit import Environment, ToolError
+from orchestra.kernel.tape import redact_keys
+from orchestra.kernel.tool import Environment
+from orchestra.kernel.vocabulary import ToolError
+from orchestra.parts import all_tools
 from orchestra.tools.own import own_tools
-from orchestra.tools.shipped import all_tools
-from tests.conftest import FREE, Chat, Engine, Media, Pool, Purse, Tape, Task, pool_at
+from tests.conftest import FREE, Chat, Media, Options, Pool, Purse, Tape, Task, pool_at
 
 rapidocr = pytest.mark.skipif(not find_spec("rapidocr"), reason="needs rapidocr (make .venv/local)")
 MODEL = os.environ.get("WHISPER_MODEL", "") if find_spec("faster_whisper") else ""
@@ -29,25 +30,35 @@ ANALYSIS = {"image": "ImageAnalysisAction", "audio": "ParseAudioAction", "video"
 
 
 class Bench:
-    """The environment of a sub-agent over these files, and a tape to replay. `own`: the user's tools
-    and MCP servers.
+    """The environment of a sub-agent over these files, and a tape to replay. `own`: the user's tools;
+    `options`: of the run.
     """
 
     model: Any  # the scripted endpoint
 
-    def __init__(self, folder: Path, pool: Pool, *files: Any, own: Any = ((), ()), **fields: Any):
+    def __init__(
+        self,
+        folder: Path,
+        pool: Pool,
+        *files: Any,
+        own: Any = (),
+        purse: Any = None,
+        **options: Any,
+    ):
         hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files]
         media = tuple(Media(k, p.name, p, h) for (k, p), h in zip(files, hashes, strict=True))
-        self.folder, self.pool, self.own, self.fields = folder, pool, own, fields
+        self.folder, self.pool, self.own, self.purse = folder, pool, own, purse
+        self.options = Options.of(**options)
         self.task = Task("Which platform does the train leave from?", media)
 
     def use(self, tool: str, mode: str = "record", **params: Any) -> str:
         """The observation of a tool."""
-        given = {"purse": Purse(), "folder": self.folder / "work", **self.fields}
         with contextlib.closing(Tape(self.folder / "tape.jsonl", mode)) as tape:
-            env = Environment(self.task, self.pool["small"], self.pool, Chat(tape), tape, **given)
-            with own_tools(*self.own, tape) as own, tape.call("r1", "t1", "s1", tool):
-                return {**all_tools(), **own}[tool](env, params)
+            given = self.purse or Purse(), self.folder / "work", self.options
+            env = Environment(self.task, self.pool["small"], self.pool, Chat(tape), tape, *given)
+            with own_tools(self.own, [], self.folder / "mcp.log", all_tools()) as own:
+                with tape.call("r1", "t1", "s1", tool):
+                    return {**all_tools(), **own.tools}[tool](env, params)
 
     def outcome(self, *args: str, **params: Any) -> str:
         """The observation or the error."""
@@ -80,8 +91,9 @@ def bench(tmp_path: Path, endpoint: Any) -> Callable[..., Bench]:
 
 
 def local_pool(url: str = "http://127.0.0.1:9/v1") -> Pool:
-    """A pool that analyses pictures and sounds with the local engines."""
-    return pool_at(url).with_(engines={k: Engine("local") for k in ("image", "audio")})
+    """A pool that analyses pictures and sounds with the libraries."""
+    local = {"engine": "local"}
+    return replace(pool_at(url), engines={"image": local, "audio": local})
 
 
 def raw(schema=None, pages=1, answer=None, calls=9):
@@ -93,18 +105,21 @@ def raw(schema=None, pages=1, answer=None, calls=9):
 
 @pytest.fixture
 def using(tmp_path):
-    """The tools of MCP servers, to be called with their parameters."""
+    """The tools of MCP servers, to be called with their parameters. `listed`: what servers listed in
+    a run that is replayed.
+    """
 
     @contextlib.contextmanager
-    def use(*commands, mode="record"):
-        with contextlib.closing(Tape(tmp_path / "tape.jsonl", mode, Secrets([TOKEN]))) as tape:
-            env = SimpleNamespace(tape=tape)
-            env.local = functools.partial(Environment.local, env)
-            with own_tools([], commands, tape) as found, tape.call("r1"):
+    def use(*commands, listed=None):
+        mode, redact = "replay" if listed else "record", redact_keys([TOKEN])
+        with contextlib.closing(Tape(tmp_path / "tape.jsonl", mode, (), redact)) as tape:
+            env = SimpleNamespace(tape=tape, local=tape.value)
+            log = tmp_path / "mcp.log"
+            with own_tools([], commands, log, (), listed, redact) as own, tape.call("r1"):
 
                 def call(name, **given):
-                    return found[name](env, given)
+                    return own.tools[name](env, given)
 
-                yield SimpleNamespace(tools=found, env=env, call=call)
+                yield SimpleNamespace(env=env, call=call, **own._asdict())
 
     return use

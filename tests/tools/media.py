@@ -11,7 +11,7 @@ import av
 import numpy
 from PIL import Image, ImageDraw, ImageFont
 
-from orchestra.toolkit import ToolError
+from orchestra.kernel.vocabulary import ToolError
 from tests.program import SPEECH
 
 RATE = 16000  # of decoded sound

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from orchestra.toolkit import ToolError
+from orchestra.kernel.vocabulary import ToolError
 from orchestra.tools import cgroup, code, sandbox
 from tests.conftest import ROOT, needs_sandbox
 

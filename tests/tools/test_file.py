@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pypdf
 import pytest
 
-from orchestra.toolkit import ToolError
+from orchestra.kernel.vocabulary import ToolError
 from orchestra.tools import file, sandbox
 from tests.conftest import needs_sandbox
 from tests.scripted import last_text

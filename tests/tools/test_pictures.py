@@ -7,9 +7,9 @@ import numpy
 import pytest
 from PIL import Image, ImageChops, ImageStat, PngImagePlugin
 
-from orchestra.toolkit import ToolError
-from orchestra.tools import image, perception
-from tests.conftest import media
+from orchestra.kernel.vocabulary import ToolError
+from orchestra.tools import media, pictures
+from tests.conftest import EndpointError
 from tests.scripted import Raw
 from tests.tools.conftest import rapidocr
 from tests.tools.media import drawn, read_damaged, saved
@@ -38,7 +38,7 @@ def test_metadata_is_not_sent(tmp_path):
     info = PngImagePlugin.PngInfo()
     info.add(b"juNk", bytes(5000))
     path = saved(tmp_path / "a.png", drawn("x", (40, 20)), pnginfo=info)
-    ((_, url),) = image.data_urls(path)
+    ((_, url),) = pictures.data_urls(path)
     assert len(url) < 2000
 
 
@@ -51,8 +51,8 @@ def test_a_document_of_several_pages_is_read_by_page(tmp_path, bench):
 
 @rapidocr
 def test_a_narrow_picture_is_read_and_one_of_a_pixel_is_empty():
-    assert image.read_text(Image.new("RGB", (1, 2048), "white")) == []
-    assert "Salt" in image.read_text(drawn("Salt", (1600, 100)))
+    assert pictures.read_text(Image.new("RGB", (1, 2048), "white")) == []
+    assert "Salt" in pictures.read_text(drawn("Salt", (1600, 100)))
 
 
 def row(*values: float, kind: str = "float32") -> Image.Image:
@@ -73,7 +73,7 @@ SHOWN = {  # a picture, how it is saved, and the grey of its last row
 @pytest.mark.parametrize("kind", SHOWN)
 def test_every_kind_of_pixel_becomes_rgb_of_its_brightness(kind, tmp_path):
     name, source, how, grey = SHOWN[kind]
-    ((_, shown, _),) = image.pictures(saved(tmp_path / name, source, **how))
+    ((_, shown, _),) = pictures.pictures(saved(tmp_path / name, source, **how))
     pixels = [shown.getpixel((n, shown.height - 1)) for n in range(shown.width)]
     assert pixels == [(value, value, value) for value in grey]
 
@@ -83,7 +83,7 @@ def test_a_large_page_of_black_and_white_is_shrunk_to_grey(mode, tmp_path):
     """Else thin lines get lost."""
     rows = numpy.tile(numpy.uint8([[0], [255]]), (2250, 1125))
     path = saved(tmp_path / "a.png", Image.fromarray(rows).convert(mode))
-    ((_, picture, _),) = image.pictures(path)
+    ((_, picture, _),) = pictures.pictures(path)
     low, high = picture.convert("L").crop((8, 8, 500, 2040)).getextrema()
     assert picture.size == (512, 2048) and low > 100 and high < 160
 
@@ -97,7 +97,7 @@ def test_every_orientation_is_turned_upright(orientation, name, pages, tmp_path)
     shown.paste("black", (0, 0, 40, 20))
     back = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # of Image.Transpose: what undoes it
     source = shown.transpose(Image.Transpose(back[orientation])) if orientation > 1 else shown
-    upright = list(image.pictures(saved(tmp_path / name, *[source] * pages, exif=exif)))
+    upright = list(pictures.pictures(saved(tmp_path / name, *[source] * pages, exif=exif)))
     assert [(p.size, p.tobytes()) for _, p, _ in upright] == [((80, 40), shown.tobytes())] * pages  # fmt: skip
 
 
@@ -105,11 +105,11 @@ def test_every_orientation_is_turned_upright(orientation, name, pages, tmp_path)
 def test_a_large_picture_is_shrunk_and_a_larger_one_refused(name, size, tmp_path, monkeypatch):
     path = saved(tmp_path / name, drawn("x", size))
     monkeypatch.setattr(media, "MAX_PIXELS", 15 << 20)  # the JPEG has 48 million if whole
-    ((_, sent, _),) = image.pictures(path)
+    ((_, sent, _),) = pictures.pictures(path)
     assert sent.size == (2048, 2048 * size[1] // size[0])
     monkeypatch.setattr(media, "MAX_PIXELS", 2500 * 1250 - 1)
     with pytest.raises(ToolError, match="too large to be opened"):
-        image.data_urls(path)
+        pictures.data_urls(path)
 
 
 @pytest.mark.parametrize("kind", ["EPS", "PDF", "ICNS"])
@@ -117,7 +117,7 @@ def test_an_uncommon_picture_is_an_observation(kind, tmp_path):
     """EPS is a program, which Pillow would run in Ghostscript."""
     path = saved(tmp_path / "a.png", drawn("x", (64, 64)), format=kind)
     with pytest.raises(ToolError, match="cannot identify"):
-        image.data_urls(path)
+        pictures.data_urls(path)
 
 
 KINDS = ["GIF", "TIFF", "PNG", "WEBP", "JPEG", "BMP", "AVIF", "JPEG2000", "ICO", "TGA", "PPM", "HEIF"]  # fmt: skip
@@ -130,17 +130,22 @@ def test_a_picture_of_every_kind_is_read_and_damage_is_an_observation(kind, tmp_
     pages = [drawn(text, (90, 60)) for text in "12"][: 2 if kind in KINDS[:4] else 1]
     path = saved(tmp_path / "a.bin", *pages, format=kind)
     assert media.check([("image", path)]) == [("image", path)]
-    shown = [picture.getpixel((1, 1)) for _, picture, _ in image.pictures(path)]
+    shown = [picture.getpixel((1, 1)) for _, picture, _ in pictures.pictures(path)]
     assert shown == [pytest.approx((255, 255, 255), abs=3)] * len(pages)
-    assert read_damaged(path, 100, image.data_urls) == {True, False}
+    assert read_damaged(path, 100, pictures.data_urls) == {True, False}
 
 
-def test_the_local_engine_reads_what_the_endpoint_refuses(bench, tmp_path, monkeypatch):
-    monkeypatch.setattr(perception, "missing_engine", lambda kind: "")
-    monkeypatch.setattr(image, "read_pages", lambda path: [("", ["Gate 12"])])
-    tools = bench(
-        ("image", saved(tmp_path / "a.png", "Gate 12")), says=Raw(400, {"error": {"message": "no"}})
-    )
-    seen = tools.analyse()
-    assert "Gate 12" in seen and len(tools.model.requests) == 1
-    assert tools.analyse("replay") == seen
+@pytest.mark.parametrize("status", [400, 404, 500])
+def test_an_endpoint_that_refuses_a_picture_is_an_error_that_says_so(status, bench, tmp_path):
+    told = Raw(status, {"error": {"message": "image input is not supported"}})
+    tools = bench(("image", saved(tmp_path / "a.png", "Gate 12")), says=told)
+    for mode in ("record", "replay"):
+        with pytest.raises(EndpointError, match=f"status {status}: image input is not supported"):
+            tools.analyse(mode)
+    assert len(tools.model.requests) == 1
+
+
+def test_the_library_reads_a_picture_where_the_pool_says_so(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "read_pages", lambda path: [["", ["Gate 12"]]])
+    tools = bench(("image", saved(tmp_path / "a.png", "Gate 12")))
+    assert "Gate 12" in tools.analyse() and tools.analyse("replay") == tools.analyse("replay")

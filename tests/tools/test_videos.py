@@ -5,9 +5,9 @@ import re
 import pytest
 from PIL import Image
 
-from orchestra.toolkit import ToolError
-from orchestra.tools import audio, video
-from tests.conftest import ConfigError, media
+from orchestra.kernel.vocabulary import ToolError
+from orchestra.tools import frames, media, sound
+from tests.conftest import ConfigError
 from tests.scripted import Raw
 from tests.tools.conftest import rapidocr, whisper
 from tests.tools.media import drawn, film, filmed, read_damaged, scenes, toned
@@ -16,7 +16,7 @@ FILMS = {"mp4": ("libx264", "aac"), "webm": ("libvpx", "libopus"), "mkv": ("mpeg
 
 
 def seen(path, count=1, start_s=0.0, end_s=None) -> list[tuple[float, Image.Image]]:
-    return list(video.frames(path, count, (start_s, end_s)))
+    return list(frames.frames(path, count, (start_s, end_s)))
 
 
 @whisper
@@ -39,9 +39,7 @@ def test_the_model_is_given_the_time_of_each_frame_and_new_scene(tmp_path, bench
     assert {"0:07", "0:08"} <= set(times) and ", ".join(times) in request["text"]
 
 
-def test_the_report_of_the_frames_is_kept_where_the_sound_is_refused(tmp_path, bench, monkeypatch):
-    monkeypatch.setattr("orchestra.tools.perception.missing_engine", lambda _: "faster_whisper")
-
+def test_the_report_of_the_frames_is_kept_where_the_sound_is_refused(tmp_path, bench):
     def says(request):
         return Raw(400, "no sound") if "input_audio" in str(request) else "two colours"
 
@@ -116,7 +114,7 @@ def test_frames_at_irregular_times_are_reported_at_their_times(tmp_path):
 
 def test_pictures_and_sound_have_one_clock_and_lengths_of_their_own(tmp_path):
     late = scenes(tmp_path / "late.mkv", 1, 1, sound="aac", sound_s=1.5)
-    assert next(audio.parts(late, 30))[0] == pytest.approx(1.5, abs=0.1)
+    assert next(sound.parts(late, 30))[0] == pytest.approx(1.5, abs=0.1)
     short = scenes(tmp_path / "short.mp4", 0.5, 0.5, sound="aac")
     assert [round(t, 1) for t, _ in seen(short, 4)] == [0.1, 0.3, 0.6, 0.8]
 
@@ -136,4 +134,4 @@ def test_odd_media_and_times_are_an_observation(make, kind, asked, words, tmp_pa
 @pytest.mark.parametrize("suffix", FILMS)
 def test_damage_to_a_video_is_an_observation(suffix, tmp_path):
     path = film(tmp_path / f"a.{suffix}", *FILMS[suffix])
-    assert read_damaged(path, 8, lambda p: seen(p, 2), lambda p: audio.parts(p, 2)) == {True, False}  # fmt: skip
+    assert read_damaged(path, 8, lambda p: seen(p, 2), lambda p: sound.parts(p, 2)) == {True, False}  # fmt: skip

@@ -8,9 +8,8 @@ from unittest.mock import Mock
 import pypdf
 import pytest
 
-from orchestra.toolkit import ToolError
-from orchestra.tools import reading, visit
-from orchestra.vocabulary import BudgetExceeded
+from orchestra.kernel.vocabulary import BudgetExceeded, ToolError
+from orchestra.tools import pages, reading
 from tests.attacks import hostile
 from tests.conftest import Price, Purse
 from tests.scripted import Raw, last_text
@@ -148,15 +147,15 @@ def test_an_internal_page_is_not_sent_to_jina_and_any_other_is(monkeypatch):
     salt, dots = hostile.page("Salt", "text/plain"), "http://9.9.9.9/../../http://10.0.0.7/"
     pages = {"/http://9.9.9.9/a": salt, "/http://9.9.9.9/http://10.0.0.7/": salt}
     with hostile.serving(pages) as jina:
-        monkeypatch.setattr(visit, "JINA_URL", jina.url + "/")
+        monkeypatch.setattr(pages, "JINA_URL", jina.url + "/")
         with hostile.serving({"/": hostile.page("Inside", "text/plain")}) as intranet:
-            assert visit.page_text(intranet.url + "/", (intranet.host,)).strip() == "Inside"
+            assert pages.page_text(intranet.url + "/", (intranet.host,)).strip() == "Inside"
         with pytest.raises(ToolError, match="internal"):
-            visit.page_text("http://10.0.0.7/")
+            pages.page_text("http://10.0.0.7/")
         assert not jina.seen
-        assert visit.page_text("http://9.9.9.9/a", (jina.host,)) == "Salt"
+        assert pages.page_text("http://9.9.9.9/a", (jina.host,)) == "Salt"
         assert jina.seen[0][1]["Authorization"] == "Bearer jina-key-1234567890"
-        assert visit.page_text(dots, (jina.host,)) == "Salt"
+        assert pages.page_text(dots, (jina.host,)) == "Salt"
 
 
 POLISH = "Zażółć gęślą jaźń. Cena biletu wynosi pięćdziesiąt złotych, dzieci płacą połowę."
@@ -172,7 +171,7 @@ POLISH = "Zażółć gęślą jaźń. Cena biletu wynosi pięćdziesiąt złotyc
     ("utf-8", "text/html; charset=iso-8859-1", "utf-8", POLISH),  # the header is the server's default
 ])  # fmt: skip
 def test_a_page_is_read_in_its_charset(charset, kind, meta, words, monkeypatch):
-    monkeypatch.setattr(visit, "_kind", lambda page: "text")  # HTML would be slow
+    monkeypatch.setattr(pages, "_kind", lambda page: "text")  # HTML would be slow
     head, end = (f"<meta charset='{meta}'>", "</p>") if "html" in kind else ("", "")
     page = f"{head}{words}{end}".encode(charset)
     assert hostile.read(hostile.page(page, kind)) == f"{head}{words}{end}"

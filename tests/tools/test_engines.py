@@ -1,0 +1,49 @@
+"""Who analyses pictures and sound, and what is asked for before a run begins."""
+
+from dataclasses import replace
+
+import pytest
+
+from orchestra.tools import media
+from orchestra.tools.engines import Engine, engine_of
+from tests.conftest import ConfigError, pool_at
+from tests.tools.conftest import local_pool
+
+URL = "http://127.0.0.1:9/v1"
+BLIND = pool_at(URL, skills={"txt": 1.0})
+TWO = replace(
+    BLIND, backends=(*BLIND.backends, *pool_at(URL, "eyes", skills={"img": 0.5}).backends)
+)
+
+
+def test_without_an_entry_the_first_backend_with_the_skill_looks_else_a_library():
+    assert engine_of(TWO, "image") == Engine("endpoint", "eyes")
+    assert engine_of(TWO, "audio") == engine_of(BLIND, "image") == Engine("local")
+
+
+def test_an_entry_of_the_pool_counts_first():
+    assert engine_of(replace(TWO, engines={"image": {"engine": "local"}}), "image") == Engine(
+        "local"
+    )
+    heard = {"engine": "endpoint", "backend": "small", "transcription_model": "whisper-1"}
+    heard["usd_per_minute"] = 0.6
+    found = engine_of(replace(TWO, engines={"audio": heard}), "audio")
+    assert found == Engine("endpoint", "small", "whisper-1", 0.6)
+
+
+@pytest.mark.parametrize(("kinds", "missing", "told"), [
+    (["audio"], "faster_whisper", "audio needs faster_whisper"), (["image"], "onnxruntime", "image needs onnxruntime"),
+    (["video"], "rapidocr", "image needs rapidocr"), (["video"], "faster_whisper", "audio needs faster_whisper"),
+])  # fmt: skip
+def test_a_library_that_is_not_installed_is_told_before_the_run(kinds, missing, told, monkeypatch):
+    monkeypatch.setattr(media, "find_spec", lambda name: name != missing or None)
+    with pytest.raises(ConfigError, match=f"the local engine for {told}: pip install"):
+        media.check_engines(kinds, local_pool())
+    media.check_engines(["file"], local_pool())
+    media.check_engines(kinds, pool_at(URL))  # a model of the pool looks and listens
+
+
+def test_a_folder_without_a_model_of_whisper_is_told_before_the_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("WHISPER_MODEL", str(tmp_path))
+    with pytest.raises(ConfigError, match="WHISPER_MODEL: no model.bin in"):
+        media.check_engines([], pool_at(URL))
