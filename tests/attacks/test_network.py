@@ -25,8 +25,7 @@ INTERNAL = {
     "leading_zeros": "http://127.000.000.001/", "a_dot_at_the_end": "http://127.0.0.1./", "percent_encoded": "http://%31%32%37.0.0.1/",
     "a_null_in_the_host": "http://127.0.0.1%00.example.com/", "ipv6_translated": "http://[::ffff:0:127.0.0.1]/",
     "ipv6_mapped_with_a_zone": "http://[::ffff:127.0.0.1%25lo]/", "capital_letters": "HTTP://LOCALHOST/",
-    "bold_letters": "http://𝐥𝐨𝐜𝐚𝐥𝐡𝐨𝐬𝐭/", "credentials_that_hide_the_host": "http://example.com:80#@127.0.0.1/",
-    "this_machine_s_name": "http://{here}/", "circled_digits": "http://①②⑦.⓪.⓪.①/",
+    "bold_letters": "http://𝐥𝐨𝐜𝐚𝐥𝐡𝐨𝐬𝐭/",    "this_machine_s_name": "http://{here}/", "circled_digits": "http://①②⑦.⓪.⓪.①/",
 }  # fmt: skip
 
 MALFORMED = {
@@ -61,6 +60,10 @@ def test_an_internal_address_or_a_malformed_url_is_refused(form):
 def test_a_url_that_holds_a_key_is_refused(spelled, planted):
     with pytest.raises(guard.Refused, match="holds a secret"):
         guard.checked(f"http://example.com/?k={spelled}", redact_keys([NAME]))
+
+
+def test_what_stands_behind_a_hash_is_not_the_host():
+    assert guard.checked("http://example.com:80#@127.0.0.1/").host == "example.com"
 
 
 NAMED = ["10.0.0.5", "::1", "fd00::1", "169.254.169.254", "::ffff:10.0.0.5", "fe80::1%1"]

@@ -7,7 +7,7 @@ import sys
 import time
 from contextlib import ExitStack
 from subprocess import PIPE, Popen
-from threading import Thread
+from threading import Thread, main_thread
 
 import pytest
 
@@ -186,7 +186,7 @@ def test_ctrl_c_does_not_wait_for_a_server_to_start(using, tmp_path):
     def interrupt():
         while not started.exists():
             time.sleep(0.02)
-        signal.raise_signal(signal.SIGINT)
+        signal.pthread_kill(main_thread().ident, signal.SIGINT)
 
     thread = Thread(target=interrupt)
     began_s = time.monotonic()

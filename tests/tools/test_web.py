@@ -145,8 +145,8 @@ def test_the_text_of_a_pdf_of_many_pages_says_that_it_is_cut():
 def test_an_internal_page_is_not_sent_to_jina_and_any_other_is(monkeypatch):
     monkeypatch.setenv("JINA_API_KEY", "jina-key-1234567890")
     salt, dots = hostile.page("Salt", "text/plain"), "http://9.9.9.9/../../http://10.0.0.7/"
-    pages = {"/http://9.9.9.9/a": salt, "/http://9.9.9.9/http://10.0.0.7/": salt}
-    with hostile.serving(pages) as jina:
+    served = {"/http://9.9.9.9/a": salt, "/http://9.9.9.9/http://10.0.0.7/": salt}
+    with hostile.serving(served) as jina:
         monkeypatch.setattr(pages, "JINA_URL", jina.url + "/")
         with hostile.serving({"/": hostile.page("Inside", "text/plain")}) as intranet:
             assert pages.page_text(intranet.url + "/", (intranet.host,)).strip() == "Inside"
