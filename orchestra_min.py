@@ -383,7 +383,7 @@ class Run:
             self.graph = self.graph.with_result(p.subtask.id, z)
             self.history = self.method.remember(self.history, p.subtask, z)  # Eq. 19
             self.purse.join(p.purse)  # Eq. 21
-        limit = self.options.context_tokens
+        limit = self.options.context_tokens or self.method.context_tokens
         self.context = self.method.context(
             self.task.question, self.history, limit
         )  # Eq. 20
@@ -562,7 +562,7 @@ def orchestrate(
         raise ConfigError(
             "a run needs a pool: Pool((Backend(name, model, base_url),), name)"
         )
-    options = with_names(options or Options())
+    options = with_defaults(options or Options(), given.get("method"))
     more = {"code": shipped.can_run_code(options), **(more or {})}
     files = shipped.check_media(media)
     folder = Path(out) if out else Path(f"runs/{datetime.now():%Y%m%d-%H%M%S-%f}"[:-3])
@@ -619,10 +619,14 @@ def resume(
     return run(parts, folder, manifest, "resume", threads=parallel, cancelled=cancelled)
 
 
-def with_names(options: Options) -> Options:
-    """The options with the names of the default method and sub-agent."""
-    method = options.method or shipped.METHOD
-    return replace(options, method=method, agent=options.agent or shipped.AGENT)
+def with_defaults(options: Options, method: Any = None) -> Options:
+    """The options with the names of the default method and sub-agent, and the method's L_ctx."""
+    name, agent = options.method or shipped.METHOD, options.agent or shipped.AGENT
+    own = method or shipped.method_class(options)
+    limit = options.context_tokens or getattr(
+        own, "context_tokens", Method.context_tokens
+    )
+    return replace(options, method=name, agent=agent, context_tokens=limit)
 
 
 def parts_of(
@@ -650,9 +654,8 @@ def parts_of(
         if name in (FINISH, INVALID):
             raise ConfigError(f"a tool cannot have the name {name}")
     made = (method or shipped.make_method)(manifest.pool, found, options)
-    parts = Parts(
-        task, manifest.pool, options, made, found, shipped.Agents(agents or {}), **hooks
-    )
+    by_name = shipped.Agents({**made.agents, **(agents or {})})
+    parts = Parts(task, manifest.pool, options, made, found, by_name, **hooks)
     return change(parts, manifest) if change else parts
 
 

@@ -22,13 +22,10 @@ METHODS = {  # --method
     "aorchestra": "aorchestra:AOrchestra",
     "toolorchestra": "toolorchestra:ToolOrchestra",
     "mas-orchestra": "mas_orchestra:MasOrchestra",
-    "react": "react:React",
+    "react": "react_careful:ReactAlone",
 }
 SMALL_METHODS = {"orchestra-o1": "small_models:SmallModels"}  # --prompts small
-AGENTS = {  # SubTask.agent
-    "react": "react:run",
-    "single": "react:run",
-}
+AGENTS = {"react": "react:run"}  # SubTask.agent; a method has its own besides
 TOOLS = (
     "image",
     "audio",

@@ -68,7 +68,7 @@ class Options:
     budget_usd: float | None = None
     timeout_s: float = 120.0  # of one attempt of a call
     patience_s: float = 120.0  # of waiting at rate limits, in one call
-    context_tokens: int = 6000  # L_ctx of Eq. 20
+    context_tokens: int = 0  # L_ctx of Eq. 20; 0: the method's own
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -347,7 +347,8 @@ class Recorder:
             cost_usd=purse.spent_usd,
             tokens=purse.tokens,
             failed_subtasks=sum(event["status"] == "failed" for event in results),
-            fallback=ending.state == "fallback",
+            fallback=ending.state
+            != "answered",  # a run without an answer has none, too
             finished=ending.finished,
         )
         if self._file:

@@ -8,13 +8,19 @@ what, and what is remembered. Only `decide` must be written; the rest is Orchest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from orchestra.kernel import memory, placing
+from orchestra.kernel.folder import Options
+from orchestra.kernel.job import Agent
+from orchestra.kernel.tool import Tool
 from orchestra.kernel.vocabulary import (
     Backend,
+    ConfigError,
     Decision,
     Evidence,
+    Pool,
     Reply,
     Result,
     State,
@@ -27,9 +33,9 @@ Ask = Callable[..., Reply]
 
 
 class Method:
-    """`rounds`: how many decisions the paper allows. `context_tokens`: L_ctx of Eq. 20. `agents`: its
-    sub-agents by name, besides the shipped ones or in place of them. `options`: its own options, each
-    with a function that returns the value meant, or raises ValueError.
+    """`rounds`: how many decisions the paper allows. `context_tokens`: L_ctx of Eq. 20. `agents`:
+    its sub-agents by name, besides the shipped ones or in place of them. `options`: its own
+    options, each with a function that returns the value meant, or raises ValueError.
 
     A method must depend on its arguments alone: a replay calls it again.
     """

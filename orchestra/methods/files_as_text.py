@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestra.runtime.prompts import named, say
-from orchestra.vocabulary import Delegate, State, SubTask
+from orchestra.kernel.prompts import named, say
+from orchestra.kernel.vocabulary import Delegate, State, SubTask
 
 PROMPTS = "files"
 

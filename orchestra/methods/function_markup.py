@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 
-from orchestra.runtime.parsing import THINK_END
+from orchestra.kernel.prompts import THINK_END
 
 FUNCTION = re.compile(r"<function=([^<>\n]{1,80})>")
 PARAMETER = re.compile(r"<parameter=([^<>\n]{1,80})>")

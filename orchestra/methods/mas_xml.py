@@ -1,37 +1,47 @@
-"""The rules of MAS-Orchestra's format (arXiv 2601.14652, App. H): from a reply to sub-tasks, or to
-a ModelMistake that names the first broken rule, the id or edge, and the line of the reply.
+"""A reply of MAS-Orchestra (arXiv 2601.14652, App. H), read as forgivingly as the released code
+reads it: from XML to sub-tasks, or to a ModelMistake that names the rule, the id or edge, and the
+line of the reply.
 
-    >>> agent = '''
-    ... <agent>
-    ...   <agent_id>%s</agent_id> <agent_name>CoTAgent</agent_name>
-    ...   <agent_description>%s</agent_description>
-    ...   <required_arguments><agent_input>%s</agent_input></required_arguments>
-    ... </agent>'''
-    >>> first = agent % ("A", "adds", "2 + 2?")
-    >>> second = agent % ("B", "checks", "Is this right? ${A}")
-    >>> edge = "<edge><from>A</from><to>B</to></edge>"
-    >>> a, b = parse("<think>Two agents.</think>" + first + second + edge)
-    >>> a.id, b.id, b.needs, b.instruction
-    ('A', 'B', ('A',), 'Is this right? ${A}')
+1. Tags may be in any case. Only the format's own tags are markup: every other `<` and `&` is text,
+   and text between the fields is ignored. Thinking is not needed.
+2. The first of several fields counts. A field that is not closed ends at the next tag of the
+   format. An agent needs an id and a name; without one of them, or without </agent>, it is left
+   out. A missing input is the question.
+3. An id may have any characters, and the first of two agents with the same id counts. A role may
+   repeat, and roles of other agents than a debate are ignored.
+4. Only the first <edge> counts, wherever it is. Its <from> and <to> are paired in their order; what
+   is left over is ignored. Edges and ${id} need not match: a ${id} is replaced if that agent runs
+   earlier.
+5. Without an agent, <answer> or plain text is the answer. With a low degree of MAS, the first agent
+   counts. An <answer> behind it must name its output: with another one, the reply says two things.
 
-A low degree of MAS allows a direct answer, or one agent:
+What the released code refuses is refused here too: unknown agents, ids in edges that no agent has,
+cycles, several agents without edges, isolated agents, several sinks, and a debate without a list of
+two roles.
 
-    >>> parse("<answer>4</answer>", "low")
-    '4'
+    >>> (a,) = parse("<Agent><agent_id>my agent<agent_name>cotagent</agent_name></Agent>")
+    >>> a.id, a.agent, a.instruction
+    ('my_agent', 'cot', '')
+    >>> parse("<think>2 + 2</think> The answer is 4.")
+    'The answer is 4.'
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from graphlib import TopologicalSorter
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
+from xml.sax.saxutils import unescape
 
-from orchestra.methods.mas_markup import Element, as_tree, fail, without_thinking
-from orchestra.schedule import cycle
-from orchestra.vocabulary import SubTask
+from orchestra.kernel.placing import cycle
+from orchestra.kernel.prompts import after_thinking
+from orchestra.kernel.vocabulary import ModelMistake, SubTask
+from orchestra.methods.replies import THINK_START
 
 AGENT_BY_NAME = {  # SubTask.agent, by the agent_name of the format
     "CoTAgent": "cot",
@@ -41,8 +51,21 @@ AGENT_BY_NAME = {  # SubTask.agent, by the agent_name of the format
     "SearchAgent": "search-loop",
     "WebSearchAgent": "search-loop",
 }
+AGENT_BY_LOWER_NAME = {name.lower(): agent for name, agent in AGENT_BY_NAME.items()}
+FIELDS = "agent_id agent_name agent_description required_arguments agent_output_id agent_input"
+TAGS = "|".join(
+    (*FIELDS.split(), "debate_roles", "agent", "edge", "answer", "from", "to")
+)
+TAG = re.compile(rf"<(/?)({TAGS})[ \t]*(/?)>", re.I)
+# The end of the thinking: a tag of the graph follows, and no other thinking before it.
+THOUGHT_END = re.compile(
+    r"</think(?:ing)?>"
+    r"(?=(?:[^<]|<(?!/?think|(?:agent|answer|edge)[\s/>]))*<(?:agent|answer|edge)\b)"
+)
+QUOTES = {"&quot;": '"', "&apos;": "'"}
 INSERT = re.compile(r"\$\{([^{}]+)\}")
 ID = re.compile(r"[A-Za-z0-9_]+")
+NOT_OF_AN_ID = re.compile(r"[^A-Za-z0-9_]+")
 Edge = tuple[str, str]  # A, B: B needs the output of A
 
 
@@ -57,78 +80,170 @@ class Agent(NamedTuple):
         return self.subtask.id
 
 
+class Block(NamedTuple):
+    """What is between <agent> and </agent>, and the line on which it starts."""
+
+    text: str
+    line: int
+
+
+def fail(rule: str, **values: Any) -> NoReturn:
+    raise ModelMistake(rule, "mas_orchestra/mistakes", **values)
+
+
 def parse(reply: str, dom: str = "high") -> tuple[SubTask, ...] | str:
     """The agents of a reply, the sink last; or its direct answer. An empty instruction stands for
     the question. Raises ModelMistake.
     """
-    rest = without_thinking(reply)
-    root = as_tree(rest)
-    agents = [_agent(e, dom) for e in root.children if e.tag == "agent"]
-    if dom == "low":
-        return _low_degree(root.children, agents)
-    for e in root.children:
-        if e.tag == "answer":
-            fail("answer_in_high", line=e.line)
+    text = without_thinking(TAG.sub(_plain_tag, reply))
+    if dom == "low" and "<agent_name>" in text:
+        agents, edges = _with_safe_ids([_only_agent(text)], [])
+        return checked_graph(agents, edges)
+    blocks = list(_blocks(text))
+    if not blocks:
+        return _direct_answer(text)
+    agents = _first_of_each_id(blocks)
     if not agents:
-        fail("no_agent", start=repr(reply.strip()[:80]))
-    if rest is reply:
-        begun = "<think" in reply.partition("<agent")[0]
-        fail("thinking_unclosed" if begun else "no_thinking")
-    return checked_graph(agents, _edges(root.children, agents))
+        fail("field_missing", tag="agent_id", line=blocks[0].line)
+    agents, edges = _with_safe_ids(agents, _edges(text))
+    return _with_needs_of_inserts(checked_graph(agents, edges))
 
 
-# ---- an agent ------------------------------------------------------------------------------------
+def _plain_tag(found: re.Match[str]) -> str:
+    """A tag in lower case and without spaces; <tag/> as an empty element."""
+    closing, tag, empty = found.groups()
+    name = tag.lower()
+    return f"<{name}></{name}>" if empty else f"<{closing}{name}>"
 
 
-def _agent(e: Element, dom: str) -> Agent:
-    arguments = e.one("required_arguments")
-    named = e.one("agent_name")
-    identity = _identity(e, dom)
-    e.one("agent_description")
-    name = named.text.strip()
-    if name not in AGENT_BY_NAME:
+def without_thinking(reply: str) -> str:
+    """The reply without its thinking, of which only the line breaks are kept. Some templates print
+    only the closing tag: then all text before it is thinking.
+    """
+    thought = THOUGHT_END.search(reply)
+    if thought is None:
+        return reply
+    start = max(reply.find("<think", 0, thought.start()), 0)
+    breaks = reply.count("\n", start, thought.start())
+    return reply[:start] + "\n" * breaks + reply[thought.end() :]
+
+
+def _direct_answer(text: str) -> str:
+    """The answer of a reply without agents."""
+    answer = _field(text, "answer")
+    if answer is None and TAG.search(text) is None:
+        plain = after_thinking(text)
+        is_thinking = re.search(THINK_START, plain)  # that did not end
+        answer = "" if is_thinking else plain.strip()
+    if not answer:
+        fail("no_agent", start=repr(text.strip()[:80]))
+    return answer
+
+
+# ---- markup that may be broken -------------------------------------------------------------------
+
+
+def _blocks(text: str) -> Iterator[Block]:
+    """The agents that are closed."""
+    end = 0
+    line = 1
+    while True:
+        start = text.find("<agent>", end)
+        closing = text.find("</agent>", start)
+        if start < 0 or closing < 0:
+            return
+        line += text.count("\n", end, start)
+        yield Block(text[start:closing], line)
+        line += text.count("\n", start, closing)
+        end = closing
+
+
+def _field(text: str, tag: str) -> str | None:
+    """The first element with this tag, up to the next tag if it is not closed; None without one."""
+    opening = f"<{tag}>"
+    start = text.find(opening)
+    if start < 0:
+        return None
+    start += len(opening)
+    end = text.find(f"</{tag}>", start)
+    if end < 0:
+        following = TAG.search(text, start)
+        end = following.start() if following else len(text)
+    return unescape(text[start:end], QUOTES).strip()
+
+
+def _all(text: str, tag: str) -> list[str]:
+    """All elements with this tag that are closed."""
+    found: list[str] = []
+    end = 0
+    while True:
+        start = text.find(f"<{tag}>", end)
+        end = text.find(f"</{tag}>", start)
+        if start < 0 or end < 0:
+            return found
+        found.append(text[start + len(tag) + 2 : end].strip())
+
+
+def _edges(text: str) -> list[Edge]:
+    block = _field(text, "edge") or ""
+    pairs = zip(_all(block, "from"), _all(block, "to"), strict=False)
+    return list(dict.fromkeys(pairs))
+
+
+# ---- agents --------------------------------------------------------------------------------------
+
+
+def _only_agent(text: str) -> Agent:
+    """The first agent of a reply, where one is wanted."""
+    id = _field(text, "agent_output_id") or _field(text, "agent_id") or "A"
+    agent, _, behind = text.rpartition("</agent>")
+    answer = _field(behind, "answer") if agent else None
+    if answer and answer != id:
+        fail("answer_and_agents", line=_line_of("<answer>", text, len(agent)))
+    return _agent(Block(text, _line_of("<agent>", text)), id)
+
+
+def _line_of(tag: str, text: str, start: int = 0) -> int:
+    """The line of the first tag after `start`; of the first line without one."""
+    return text.count("\n", 0, max(text.find(tag, start), 0)) + 1
+
+
+def _first_of_each_id(blocks: Sequence[Block]) -> list[Agent]:
+    """The agents that have an id and a name."""
+    agents: dict[str, Agent] = {}
+    for block in blocks:
+        id = _field(block.text, "agent_id")
+        if id and id not in agents and _field(block.text, "agent_name"):
+            agents[id] = _agent(block, id)
+    return list(agents.values())
+
+
+def _agent(block: Block, id: str) -> Agent:
+    name = _field(block.text, "agent_name") or ""
+    kind = AGENT_BY_LOWER_NAME.get(name.lower())
+    if kind is None:
         known = ", ".join(AGENT_BY_NAME)
-        fail("unknown_agent", name=repr(name), known=known, line=named.line)
-    id = identity.text.strip()
-    if not ID.fullmatch(id):
-        fail("bad_id", id=repr(id), line=identity.line)
-    instruction = arguments.one("agent_input").text.strip()
+        fail("unknown_agent", name=repr(name), known=known, line=block.line)
+    instruction = _field(block.text, "agent_input") or ""
     if instruction == '""':
         instruction = ""
-    debates = name == "DebateAgent"
-    roles = _roles(arguments.one("debate_roles", needed=debates), name)
-    subtask = SubTask(
-        id=id,
-        instruction=instruction,
-        tools=(),
-        agent=AGENT_BY_NAME[name],
-        roles=roles,
+    roles = _roles(block) if kind == "debate" else ()
+    return Agent(
+        SubTask(id, instruction, tools=(), agent=kind, roles=roles), block.line
     )
-    return Agent(subtask, e.line)
 
 
-def _identity(e: Element, dom: str) -> Element:
-    """The element with the id of an agent. Its tag depends on the degree of MAS."""
-    is_high = dom == "high"
-    wanted = "agent_id" if is_high else "agent_output_id"
-    other = "agent_output_id" if is_high else "agent_id"
-    for child in e.children:
-        if child.tag == other:
-            fail("id_tag", tag=other, wanted=wanted, line=child.line)
-    return e.one(wanted)
-
-
-def _roles(e: Element, name: str) -> tuple[str, ...]:
-    """The roles of a debate, two or more. Other agents have none."""
-    text = e.text.strip()
-    if name != "DebateAgent":
-        if text:
-            fail("roles_not_here", name=name, line=e.line)
-        return ()
-    roles = names_in(text)
+def _roles(block: Block) -> tuple[str, ...]:
+    """Two or more. A role that repeats gets a number: each debater has its own statements."""
+    text = _field(block.text, "debate_roles") or ""
+    roles = []
+    seen: Counter[str] = Counter()
+    for role in names_in(text):
+        seen[role] += 1
+        roles.append(f"{role} {seen[role]}" if seen[role] > 1 else role)
     if len(roles) < 2 or len(set(roles)) < len(roles):
-        fail("roles_bad", text=repr(text[:60]), line=e.line)
-    return roles
+        fail("roles_bad", text=repr(text[:60]), line=block.line)
+    return tuple(roles)
 
 
 def names_in(text: str) -> tuple[str, ...]:
@@ -137,111 +252,69 @@ def names_in(text: str) -> tuple[str, ...]:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return ()
-    if not isinstance(found, list):
-        return ()
-    if not all(isinstance(name, str) for name in found):
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
         return ()
     return tuple(name.strip() for name in found)
 
 
-# ---- a low degree of MAS -------------------------------------------------------------------------
+def _with_safe_ids(
+    agents: Sequence[Agent], edges: Sequence[Edge]
+) -> tuple[list[Agent], list[Edge]]:
+    """The same graph with ids that have only letters, digits and _, also in each ${id}."""
+    safe: dict[str, str] = {}
+    taken = {agent.id for agent in agents if ID.fullmatch(agent.id)}
+    for number, agent in enumerate(agents, 1):
+        id = agent.id
+        if not ID.fullmatch(id):
+            id = NOT_OF_AN_ID.sub("_", id)
+            while id in taken:
+                id = f"{id}_{number}"
+            taken.add(id)
+        safe[agent.id] = id
 
+    def insert(found: re.Match[str]) -> str:
+        return f"${{{safe[found[1]]}}}" if found[1] in safe else found[0]
 
-def _low_degree(
-    elements: Sequence[Element], agents: Sequence[Agent]
-) -> tuple[SubTask, ...] | str:
-    """A direct answer, or one agent and an answer that names its output."""
-    tags = [e.tag for e in elements]
-    if len(agents) > 1 or "edge" in tags or not tags:
-        fail("low_is_one_agent", count=len(agents))
-    last = elements[-1]
-    answer = last.text.strip()
-    is_direct = tags == ["answer"]
-    names_output = tags == ["agent", "answer"] and answer == agents[0].id
-    if not is_direct and not names_output:
-        fail("answer_and_agents", line=last.line)
-    if not answer:
-        fail("answer_empty", line=last.line)
-    return answer if is_direct else checked_graph(agents, edges=[])
-
-
-# ---- the edges -----------------------------------------------------------------------------------
-
-
-def _edges(elements: Sequence[Element], agents: Sequence[Agent]) -> list[Edge]:
-    """The edges of the only <edge> block, which comes last. That of one agent may be empty."""
-    blocks = [e for e in elements if e.tag == "edge"]
-    if not blocks:
-        return []
-    if len(blocks) > 1:
-        fail("edge_blocks", line=blocks[1].line)
-    (block,) = blocks
-    last = elements[-1]
-    if last is not block:
-        fail("agent_after_edge", line=last.line)
-    if len(agents) == 1 and not block.children:
-        return []
-    return _pairs(block)
-
-
-def _pairs(block: Element) -> list[Edge]:
-    """The edges (A, B) of <from>A</from><to>B</to>, any number of times."""
-    tags = [e.tag for e in block.children]
-    alternating = ["from", "to"] * (len(tags) // 2)
-    if not tags or tags != alternating:
-        fail("edge_unpaired", tags=", ".join(tags) or "-", line=block.line)
-    ids = [e.text.strip() for e in block.children]
-    sources = ids[0::2]
-    targets = ids[1::2]
-    edges: dict[Edge, None] = {}
-    for edge in zip(sources, targets, strict=True):
-        if edge in edges:
-            fail("edge_twice", edge=" -> ".join(edge), line=block.line)
-        edges[edge] = None
-    return list(edges)
+    renamed = []
+    for agent in agents:
+        instruction = INSERT.sub(insert, agent.subtask.instruction)
+        u = replace(agent.subtask, id=safe[agent.id], instruction=instruction)
+        renamed.append(Agent(u, agent.line))
+    ends = [(safe.get(source, source), safe.get(to, to)) for source, to in edges]
+    return renamed, ends
 
 
 # ---- the graph -----------------------------------------------------------------------------------
 
 
 def checked_graph(
-    agents: Sequence[Agent], edges: Sequence[Edge], lenient: bool = False
+    agents: Sequence[Agent], edges: Sequence[Edge]
 ) -> tuple[SubTask, ...]:
-    """The agents, the sink last, if the graph follows all rules. (One without a cycle has a start.)
-    `lenient`: a ${id} without an edge, or an edge without a ${id}, is no mistake.
-    """
-    lines = _lines_by_id(agents)
-    _check_ids(edges, lines)
+    """The agents, the sink last. Raises ModelMistake for a graph that breaks a rule."""
+    lines = {agent.id: agent.line for agent in agents}
+    for edge in edges:
+        for id in edge:
+            if id not in lines:
+                known = ", ".join(lines)
+                fail("unknown_id", id=repr(id), edge=" -> ".join(edge), known=known)
     if len(agents) > 1 and not edges:
         fail("edge_missing", count=len(agents))
     needs = _needs(edges, lines)
     path = cycle(needs)
     if path:
         fail("cycle", path=" -> ".join(path))
-    _check_isolated(edges, lines)
-    if not lenient:
-        _check_inserts(agents, edges, lines)
-    sink = _sink(edges, lines)
+    connected = set(chain(*edges))
+    for id, line in lines.items():
+        if len(lines) > 1 and id not in connected:
+            fail("isolated", id=id, line=line)
+    needed = {source for source, _ in edges}
+    sinks = [
+        id for id in lines if id not in needed
+    ]  # the answer of the system is that of the sink
+    if len(sinks) > 1:
+        fail("many_sinks", ids=", ".join(sinks))
     subtasks = [replace(agent.subtask, needs=needs[agent.id]) for agent in agents]
-    return tuple(sorted(subtasks, key=lambda u: u.id == sink))
-
-
-def _lines_by_id(agents: Sequence[Agent]) -> dict[str, int]:
-    lines: dict[str, int] = {}
-    for agent in agents:
-        id = agent.id
-        if id in lines:
-            fail("duplicate_id", id=id, line=agent.line, first=lines[id])
-        lines[id] = agent.line
-    return lines
-
-
-def _check_ids(edges: Sequence[Edge], lines: Mapping[str, int]) -> None:
-    known = ", ".join(lines)
-    for edge in edges:
-        for id in edge:
-            if id not in lines:
-                fail("unknown_id", id=repr(id), edge=" -> ".join(edge), known=known)
+    return tuple(sorted(subtasks, key=lambda u: u.id == sinks[0]))
 
 
 def _needs(
@@ -255,37 +328,15 @@ def _needs(
     return {id: tuple(sorted(ids, key=order.__getitem__)) for id, ids in needs.items()}
 
 
-def _check_isolated(edges: Sequence[Edge], lines: Mapping[str, int]) -> None:
-    connected = set(chain(*edges))
-    for id, line in lines.items():
-        if len(lines) > 1 and id not in connected:
-            fail("isolated", id=id, line=line)
-
-
-def _check_inserts(
-    agents: Sequence[Agent], edges: Sequence[Edge], lines: Mapping[str, int]
-) -> None:
-    """Each edge (A, B) has a ${A} in the input of B, and each ${A} has its edge."""
-    inserts = set()
-    for agent in agents:
-        for source in INSERT.findall(agent.subtask.instruction):
-            inserts.add((source, agent.id))
-    unmatched = inserts ^ set(edges)
-    if not unmatched:
-        return
-    source, target = min(unmatched)
-    about = {"source": source, "target": target, "line": lines[target]}
-    if (source, target) in edges:
-        fail("edge_without_insert", **about)
-    if source in lines:
-        fail("insert_without_edge", **about)
-    fail("insert_unknown", **about)
-
-
-def _sink(edges: Sequence[Edge], lines: Mapping[str, int]) -> str:
-    """The agent that no other needs. Its answer is the answer of the system."""
-    needed = {source for source, _ in edges}
-    sinks = [id for id in lines if id not in needed]
-    if len(sinks) > 1:
-        fail("many_sinks", ids=", ".join(sinks))
-    return sinks[0]
+def _with_needs_of_inserts(subtasks: Sequence[SubTask]) -> tuple[SubTask, ...]:
+    """The agents, which also need those that run before them and whose ${id} they have."""
+    order = TopologicalSorter({u.id: u.needs for u in subtasks}).static_order()
+    position = {id: number for number, id in enumerate(order)}
+    completed = []
+    for u in subtasks:
+        needs = dict.fromkeys(u.needs)
+        for source in INSERT.findall(u.instruction):
+            if source in position and position[source] < position[u.id]:
+                needs[source] = None
+        completed.append(replace(u, needs=tuple(needs)))
+    return tuple(completed)

@@ -18,12 +18,11 @@ Differences from the paper / the released code
 5. Files, which the paper does not have, are read in the first turn; the context has their text.
    This turn counts: with --rounds 1 the strongest slot answers at once.
 6. If a reply has several calls, the first usable one is made.
-7. The user's preference (--prefer) comes after the problem, as in the training, with its weights P;
-   the training's preferences are sentences without numbers. Experts do not read it.
+7. The user's preference (the option prefer) comes after the problem, as in the training, with its
+   weights P; the training's preferences are sentences without numbers. Experts do not read it.
 8. 8 turns, as in a popular port; the paper has 50 (--rounds 50).
 9. The tools have no `query`, but models give one: the expert reads it below the problem.
-10. --lenient also reads calls as <function=...>, and takes the whole reply of an answer expert that
-    labels no answer, as the released code does.
+10. Calls are also read as <function=...>, the markup of some chat templates.
 """
 
 from __future__ import annotations
@@ -32,30 +31,26 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
-from orchestra.methods.files_as_text import read_files_first
-from orchestra.methods.function_markup import as_tool_calls
-from orchestra.methods.toolorchestra_context import gathered, kind_of
-from orchestra.runtime.options import Options, Preference
-from orchestra.runtime.parsing import actions
-from orchestra.runtime.pool import Pool
-from orchestra.runtime.prompts import (
-    as_messages,
-    explained,
-    render,
-    say,
-)
-from orchestra.runtime.reply_schema import TEXT
-from orchestra.runtime.texts import Texts
-from orchestra.seams import Ask, Messages
-from orchestra.toolkit import Tool
-from orchestra.vocabulary import (
+from orchestra.kernel.folder import Options
+from orchestra.kernel.method import Ask, Method
+from orchestra.kernel.prompts import as_messages, explained, render, say
+from orchestra.kernel.tool import Tool
+from orchestra.kernel.vocabulary import (
     ConfigError,
     Decision,
     Delegate,
+    Messages,
     ModelMistake,
+    Pool,
     State,
     SubTask,
 )
+from orchestra.methods import experts
+from orchestra.methods.files_as_text import read_files_first
+from orchestra.methods.function_markup import as_tool_calls
+from orchestra.methods.own_options import weights
+from orchestra.methods.replies import TEXT, actions
+from orchestra.methods.toolorchestra_context import gathered, kind_of
 
 PROMPTS = "toolorchestra/messages"
 TOOL_PROMPTS = "toolorchestra/tools"
@@ -72,19 +67,14 @@ SLOTS = {
     ),
     "search": ("search-1", "search-2", "search-3"),
 }
+MEASURES = ("outcome", "cost", "latency", *SLOTS)  # what a user may prefer
 
 
 # ---- what the model reads ------------------------------------------------------------------------
 
 
-def render_state(
-    state: State, preference: str = "", mistake: str = "", texts: Texts | None = None
-) -> Messages:
-    """`Problem: ...`, the context, and the request for a tool call, as in the training. `texts`:
-    in the user's words.
-    """
-    if texts:
-        return _in_texts(texts, state, preference, mistake)
+def render_state(state: State, preference: str = "", mistake: str = "") -> Messages:
+    """`Problem: ...`, the context, and the request for a tool call, as in the training."""
     notice = "\n\n" + say(PROMPTS, "mistake", mistake=mistake) if mistake else ""
     user = render(
         "toolorchestra/user.md",
@@ -95,26 +85,13 @@ def render_state(
     return as_messages(say(PROMPTS, "system"), user)
 
 
-def _in_texts(texts: Texts, state: State, preference: str, mistake: str) -> Messages:
-    values = {
-        "problem": state.task.question,
-        "preference": preference,
-        "context": gathered(state, texts),
-    }
-    notice = ""
-    if mistake:
-        default = say(PROMPTS, "mistake", mistake=mistake)
-        notice = texts.piece("mistake", default, mistake=mistake)
-    return texts.messages("main", values, notice)
-
-
-def preferred(weights: Preference) -> str:
+def preferred(weights: Mapping[str, float]) -> str:
     """The user's preference P, as text after the problem."""
     if not weights:
         return ""
-    wishes = []
-    for name, weight in weights.items():
-        wishes.append(say(PROMPTS, f"prefer_{name}", weight=f"{weight:g}"))
+    wishes = [
+        say(PROMPTS, f"prefer_{name}", weight=f"{w:g}") for name, w in weights.items()
+    ]
     return "\n" + say(PROMPTS, "preference", wishes=", ".join(wishes))
 
 
@@ -146,19 +123,17 @@ class ToolCall(NamedTuple):
     query: str = ""
 
 
-def read_call(reply: str, cut: bool = False, lenient: bool = False) -> ToolCall:
+def read_call(reply: str, cut: bool = False) -> ToolCall:
     """The first usable call. `arguments` may be a JSON string, even encoded twice; the closing tag
-    may be missing; thinking and prose may surround it. `lenient`: it may be <function=...>, too.
+    may be missing; thinking and prose may surround it; it may be <function=...>.
 
     Raises ModelMistake for the first call, or if the reply was `cut` off.
 
     >>> read_call('<tool_call>{"name": "search", "arguments": {"model": "search-1"}}')
     ToolCall(tool='search', slot='search-1', query='')
     """
-    if lenient and not cut:
-        reply = as_tool_calls(reply)
     try:
-        calls = actions(reply, cut)
+        calls = actions(reply if cut else as_tool_calls(reply), cut)
     except ModelMistake as mistake:
         if mistake.rule == "cut":
             raise
@@ -177,9 +152,7 @@ def _tool_call(call: Mapping[str, Any]) -> ToolCall:
     if name not in SLOTS:
         known = ", ".join(SLOTS)
         raise ModelMistake("unknown_function", PROMPTS, name=name[:80], known=known)
-    arguments = call.get("params")
-    if arguments is None:
-        arguments = {}
+    arguments = {} if call.get("params") is None else call["params"]
     if not isinstance(arguments, dict):
         given = repr(arguments)[:80]
         raise ModelMistake("broken_arguments", PROMPTS, name=name, given=given)
@@ -196,20 +169,24 @@ def _tool_call(call: Mapping[str, Any]) -> ToolCall:
 # ---- the decision --------------------------------------------------------------------------------
 
 
-class ToolOrchestra:
+class ToolOrchestra(Method):
     """One expert a turn; `answer` ends the run."""
 
     rounds = 8  # the paper: 50
-    shares_context = False
+    options = {"prefer": weights(*MEASURES)}
+    agents = {
+        "read-file": experts.read_file,
+        "enhance_reasoning": experts.enhance_reasoning,
+        "answer": experts.answer,
+        "search": experts.search,
+    }
 
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         """Raises ConfigError for an unknown slot of [expert_model_mapping]."""
+        super().__init__(pool, tools, options)
         self.pool = pool
-        self.preference = preferred(options.prefer)
-        self.lenient = options.lenient
-        self.texts = Texts(options.texts) if options.texts else None
-        own = self.texts.tools if self.texts else []
-        self.tools = own or [tool_schema(name) for name in SLOTS]
+        self.preference = preferred(self.own.get("prefer", {}))
+        self.tools = [tool_schema(name) for name in SLOTS]
         slots = list(chain(*SLOTS.values()))
         unknown = sorted(set(pool.experts) - set(slots))
         if unknown:
@@ -227,37 +204,34 @@ class ToolOrchestra:
         files = read_files_first(state)
         if files is not None:
             return files
-        prompt = render_state(state, self.preference, mistake, self.texts)
-        reply = ask(prompt, tools=self.tools)
+        reply = ask(render_state(state, self.preference, mistake), tools=self.tools)
         try:
-            call = read_call(reply.text, reply.cut, self.lenient)
+            return self.expert(state, read_call(reply.text, reply.cut))
         except ModelMistake as error:
             if mistake == "":  # the first attempt
                 raise
             return self.strongest_answer(state, explained(error))
-        return self.expert(state, call)
 
     def strongest_answer(self, state: State, why: str) -> Delegate:
         """The first answer slot whose backend has not failed to answer, as a fallback."""
         failed = {h.backend for h in state.history if kind_of(h.id) == "answer"}
         slots = SLOTS["answer"]
-        able = [slot for slot in slots if self.backend_of(slot) not in failed]
-        slot = able[0] if able else slots[0]
+        slot = next(
+            (slot for slot in slots if self.backend_of(slot) not in failed), slots[0]
+        )
         return self.expert(state, ToolCall("answer", slot), why)
 
     def expert(self, state: State, call: ToolCall, fallback: str = "") -> Delegate:
         """The sub-task of a tool call. `fallback`: why the program made the call."""
         before = [h for h in state.history if kind_of(h.id) == call.tool]
-        number = len(before) + 1
         is_answer = call.tool == "answer"
-        takes_all = is_answer and self.lenient
         u = SubTask(
-            id=f"{call.tool}{number}",
+            id=f"{call.tool}{len(before) + 1}",
             instruction=f"{call.slot}: {call.query}" if call.query else call.slot,
-            context=gathered(state, self.texts, for_expert=True),
+            context=gathered(state),
             backend=self.backend_of(call.slot),
             tools=(),
-            agent="answer-unlabelled" if takes_all else call.tool,
+            agent=call.tool,
         )
         return Delegate(
             (u,), whole_graph=is_answer, answers=is_answer, fallback=fallback
@@ -267,6 +241,5 @@ class ToolOrchestra:
         """The backend of a slot: as mapped; else slot n has the n-th of the pool, or the last."""
         if slot in self.pool.experts:
             return self.pool.experts[slot]
-        names = self.pool.sub_models
-        number = int(slot[-1])
-        return names[min(number, len(names)) - 1]
+        names = self.pool.names
+        return names[min(int(slot[-1]), len(names)) - 1]

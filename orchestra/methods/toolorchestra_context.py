@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestra.kernel.prompts import capped, closed, say
+from orchestra.kernel.vocabulary import Evidence, State
 from orchestra.methods.files_as_text import files_found
-from orchestra.runtime.prompts import capped, closed, say, without_marks
-from orchestra.runtime.texts import Texts
-from orchestra.vocabulary import Evidence, State
 
 PROMPTS = "toolorchestra/messages"
 # How much of the context each kind may take
@@ -20,12 +19,8 @@ CAP_CHARS = {"search": 16_000, "enhance_reasoning": 16_000, "answer": 2_000}
 OLDER_CHARS = 1_000  # of older results, where the newest one takes all
 
 
-def gathered(state: State, texts: Texts | None = None, for_expert: bool = False) -> str:
-    """The context: files, documents, reasoning, and answers that failed; the newest are kept.
-    `texts`: in the user's words, which may be others `for_expert`.
-    """
-    if texts:
-        return _gathered_in(texts, state, for_expert)
+def gathered(state: State) -> str:
+    """The context: files, documents, reasoning, and answers that failed; the newest are kept."""
     blocks = [files_found(state)]
     for kind in CAP_CHARS:
         found = [h for h in state.history if kind_of(h.id) == kind]
@@ -84,38 +79,3 @@ def _without_answer(h: Evidence) -> str:
 def kind_of(id: str) -> str:
     """The tool of a sub-task."""
     return id.rstrip("0123456789")
-
-
-# ---- in the user's texts -------------------------------------------------------------------------
-
-
-def _gathered_in(texts: Texts, state: State, for_expert: bool) -> str:
-    blocks = [files_found(state)]
-    for kind in CAP_CHARS:
-        of_kind = [h for h in state.history if kind_of(h.id) == kind]
-        found = [h for h in of_kind if h.answer or h.summary]
-        limit = None
-        if kind == "search" and not for_expert:
-            limit = texts.layout.limits.document_chars or None
-        rows = []
-        for number, h in enumerate(_newest_in(found, CAP_CHARS[kind]), 1):
-            text = without_marks(h.answer or h.summary)[:limit]
-            rows.append({"n": number, "text": text, "model": h.backend})
-        own = f"expert_{kind}"
-        has_own = for_expert and f"{own}_row" in texts.layout.pieces
-        blocks.append(texts.rows(own if has_own else kind, rows))
-        for h in of_kind:
-            if h not in found:
-                default = say(PROMPTS, "failed", id=h.id, error=h.error)
-                blocks.append(texts.piece("failed", default, id=h.id, error=h.error))
-    context = texts.piece("context_join", "\n\n").join(filter(None, blocks))
-    return context.strip() if for_expert else context
-
-
-def _newest_in(found: Sequence[Evidence], limit: int) -> Sequence[Evidence]:
-    """The newest results that fit the limit together, and at least the newest one."""
-    lengths = [len(h.answer or h.summary) for h in found]
-    first = 0
-    while first < len(found) - 1 and sum(lengths[first:]) > limit:
-        first += 1
-    return found[first:]

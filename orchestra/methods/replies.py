@@ -1,0 +1,179 @@
+"""The JSON object in a model's reply, however it was wrapped: in a code fence, after thinking, in
+prose, as a tool call, or slightly broken. And the JSON schemas that ask for such replies.
+
+    >>> find_action('<think>{"action": 1}</think> Here: ```json\\n{"action": "complete"}\\n```')
+    {'action': 'complete'}
+    >>> find_action('{"name": "finish", "arguments": "{\\\\"status\\\\": \\\\"done\\\\"}"}')
+    {'action': 'finish', 'params': {'status': 'done'}}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from orchestra.kernel.prompts import THINK_END
+from orchestra.kernel.vocabulary import ModelMistake
+
+MAX_CHARS = 200_000  # a longer reply is cut: no decision is that long
+MAX_OBJECTS = 200  # attempts to read an object
+REPAIR_CHARS = 10_000  # json-repair takes quadratic time for some texts
+MAX_DEPTH = 64
+THINK_START = r"<(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[THINK\]|◁think▷"
+OBJECT_START = re.compile(r"\{\s*[\"}]")  # of JSON, not of LaTeX
+LATEX = re.compile(
+    r"(?<!\\)((?:\\\\)*)\\(?=[bf][a-z])"
+)  # of \frac, which is not \f of JSON
+JsonSchema = dict[str, Any]
+TEXT: JsonSchema = {"type": "string"}
+
+
+def find_action(reply: str, cut: bool = False) -> dict[str, Any]:
+    """The last of the `actions` of a reply. Raises ModelMistake."""
+    return actions(reply, cut)[-1]
+
+
+def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
+    """The objects with an "action": of the valid JSON, or else of what json-repair finds, unless
+    the reply was `cut` off: half a decision must not be guessed. A tool call, {"name",
+    "arguments"}, is an action of that name. Raises ModelMistake if there is none.
+    """
+    text = LATEX.sub(r"\1\\\\", reply[:MAX_CHARS])
+    text = _without_thinking(text, cut)
+    found = _actions(_objects(text))
+    if not found and not cut and "{" in text:
+        repaired = _repaired(text[text.index("{") :])
+        found = _actions(repaired if isinstance(repaired, list) else [repaired])
+    if not found and cut:
+        raise ModelMistake("cut")
+    if not found:
+        raise ModelMistake("not_json", start=repr(text.strip()[:80]))
+    return found
+
+
+def objects(text: str) -> list[Any]:
+    """The outermost JSON objects of a text, left to right; if none is valid, what json-repair finds
+    from the first brace on.
+    """
+    text = LATEX.sub(r"\1\\\\", text[:MAX_CHARS])
+    found = _objects(text)
+    if found or "{" not in text:
+        return found
+    repaired = _repaired(text[text.index("{") :])
+    return repaired if isinstance(repaired, list) else [repaired]
+
+
+def _without_thinking(text: str, cut: bool) -> str:
+    """The text outside the thinking; all of it if that has no JSON and was not cut off."""
+    *thoughts, last = re.split(THINK_END, text)
+    kept = []
+    for thought in thoughts:
+        before, *inside = re.split(THINK_START, thought)
+        if inside:  # without an opening tag, all of it is thinking
+            kept.append(before)
+    if cut:  # the thinking may not have ended
+        last = re.split(THINK_START, last)[0]
+    outside = "".join(kept) + last
+    return outside if cut or "{" in outside else text
+
+
+def _objects(text: str) -> list[Any]:
+    """Every outermost JSON object, left to right."""
+    decoder = json.JSONDecoder()
+    found = []
+    position = 0
+    for _ in range(MAX_OBJECTS):
+        start = OBJECT_START.search(text, position)
+        if start is None:
+            break
+        try:
+            value, position = decoder.raw_decode(text, start.start())
+            found.append(value)
+        except (ValueError, RecursionError):
+            position = start.start() + 1
+    return found
+
+
+def _repaired(text: str) -> Any:
+    import json_repair  # seldom needed
+
+    if len(text) > REPAIR_CHARS:
+        return None
+    try:
+        return json_repair.loads(text)
+    except Exception:  # none is documented; seen: AssertionError, RecursionError
+        return None
+
+
+def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
+    """{"action", "params", ...} of each value that is one; a tool call is an action of its name."""
+    found = []
+    for value in values:
+        if not isinstance(value, dict):
+            continue
+        is_call = "arguments" in value or "parameters" in value or len(value) == 1
+        if "action" not in value and "name" in value and is_call:
+            params = value.get("arguments", value.get("parameters"))
+            value = {"action": value["name"], "params": params}
+        if isinstance(value.get("params"), str):
+            value = {**value, "params": _decoded(value["params"])}
+        if "action" in value and shallow(value):
+            found.append(_encodable(value))
+    return found
+
+
+def _decoded(params: str) -> Any:
+    """Params that are a JSON string, even if it was encoded twice."""
+    value: Any = params
+    for _ in range(2):
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                value = _repaired(value) or value
+    return value
+
+
+def shallow(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Whether lists and objects are nested at most so deep, so that recursion is safe."""
+    inside = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, dict | list):
+        return True
+    return depth > 0 and all(shallow(part, depth - 1) for part in inside)
+
+
+def _encodable(value: dict[str, Any]) -> dict[str, Any]:
+    """The same JSON with each half of a surrogate pair, as \\ud83d alone, replaced."""
+    text = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+    clean: dict[str, Any] = json.loads(text.decode("utf-16", "replace"))
+    return clean
+
+
+# ---- schemas -------------------------------------------------------------------------------------
+
+
+def closed_object(
+    properties: dict[str, Any], required: Iterable[str] | None = None
+) -> JsonSchema:
+    """An object with these keys and no others; all are required by default."""
+    needed = properties if required is None else required
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(needed),
+        "additionalProperties": False,
+    }
+
+
+def one_of(values: Iterable[str]) -> JsonSchema:
+    return {"type": "string", "enum": list(values)}
+
+
+def list_of(items: JsonSchema) -> JsonSchema:
+    return {"type": "array", "items": items}
+
+
+def const(value: str) -> JsonSchema:
+    return {"type": "string", "const": value}

@@ -1,0 +1,193 @@
+"""The summary of a sub-agent that ends without a report of its own: omega of Eq. 14.
+
+    run = summarized(loop)       # a sub-agent around another one
+
+What its steps have shown was paid for, so it reaches the main agent, whatever ended the sub-agent.
+One more call asks the sub-agent's model for the summary. Without an answer to it, a digest of the
+newest observations is the summary.
+
+    what ended the sub-agent              what the model is asked
+    its steps or its unusable replies     the next step's prompt with another last section, which a
+                                          server has in its prefix cache; if that is too long or
+                                          too dear, a short request of its own
+    its budget, or a full context         the short request: under a budget, the purse has kept
+                                          the money for it
+    an endpoint that gives no answer      nothing: it would give no answer again
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from orchestra.kernel.job import SHOWN_STEPS, Agent, Job, has_worked, seen_in
+from orchestra.kernel.money import input_token_bound
+from orchestra.kernel.prompts import (
+    after_thinking,
+    as_messages,
+    capped,
+    cut_in_the_middle,
+    quoted,
+    render,
+    say,
+    without_marks,
+)
+from orchestra.kernel.vocabulary import (
+    BudgetExceeded,
+    EndpointError,
+    Messages,
+    ModelMistake,
+    Place,
+    Reply,
+    Result,
+    Schema,
+    Step,
+    SubTask,
+)
+from orchestra.methods.replies import TEXT, closed_object, const, find_action
+
+PART = "summary"  # of the call's place
+SHOWN_CHARS = 1000  # of an observation in a short request
+INSTRUCTION_CHARS = 1000
+SUMMARY_CHARS = 1500
+SUMMARY_TOKENS = 200  # that the purse keeps for the reply
+TOO_LONG = (
+    400,
+    413,
+    422,
+)  # HTTP status of a request that is refused, as for its length
+FENCE = "```"
+PROMPTS = "trace_summary/messages"
+Question = tuple[Messages, Schema | None]
+
+
+class Unreported(Exception):
+    """A sub-agent has ended without a report: `error` says why to models, `cause` to people. It is
+    raised from the failure that ended the sub-agent, if there is one.
+    """
+
+    def __init__(self, error: str, cause: str) -> None:
+        super().__init__(error)
+        self.error = error
+        self.cause = cause
+
+
+def summarized(agent: Agent, further: Callable[[Job], Question] | None = None) -> Agent:
+    """The same sub-agent, with a summary where it ends as Unreported. `further`: the prompt that
+    goes on from that of its last step.
+    """
+
+    @functools.wraps(agent, updated=())
+    def run(job: Job) -> Result:
+        purse = job.env.purse
+        share_usd = purse.limit_usd
+        if share_usd is not None:
+            _keep_money(job, share_usd)
+        try:
+            return agent(job)
+        except Unreported as end:
+            purse.limit_usd = share_usd
+            z = job.unreported(end.error, end.cause)
+            text = _asked(job, end.__cause__, further)
+            return replace(z, summary=text or z.summary, cost_usd=purse.spent_usd)
+        finally:
+            purse.limit_usd = share_usd
+
+    return run
+
+
+def _keep_money(job: Job, share_usd: float) -> None:
+    """After each step, hold back what the short request may cost, if the sub-agent should end."""
+    show = job.on_step
+
+    def on_step(place: Place, step: Step) -> None:
+        show(place, step)
+        trace = [*job.trace[: place.step - 1], step]
+        job.env.purse.limit_usd = share_usd - _most_usd(job, trace)
+
+    job.on_step = on_step
+
+
+def _most_usd(job: Job, trace: Sequence[Step]) -> float:
+    """What the short request may cost after one more observation; 0 while there is none to report.
+    An unknown price counts as 0.
+    """
+    if not has_worked(trace):
+        return 0.0
+    backend = job.env.backend
+    read = input_token_bound(backend, short_request(job.u, trace), {})
+    return backend.cost_usd(read + SHOWN_CHARS, SUMMARY_TOKENS) or 0.0
+
+
+# ---- the call ------------------------------------------------------------------------------------
+
+
+def _asked(
+    job: Job, failure: BaseException | None, further: Callable[[Job], Question] | None
+) -> str:
+    """omega, Eq. 14, from the sub-task's model; "" without an answer, or if nothing was shown."""
+    questions: list[Question] = []
+    if has_worked(job.trace) and _may_answer(failure):
+        questions = [(short_request(job.u, job.trace), None)]
+        if further is not None and failure is None:
+            questions.insert(0, further(job))
+    env = job.env
+    for messages, schema in questions:
+        try:
+            with env.tape.call(job.place._replace(part=PART)):
+                reply = env.chat(env.backend, messages, env.purse, schema)
+            return capped(text_of(reply), SUMMARY_CHARS)
+        except (EndpointError, BudgetExceeded) as error:
+            if not _may_answer(error):
+                break
+    return ""
+
+
+def _may_answer(failure: BaseException | None) -> bool:
+    """Whether the endpoint may answer a short request, whatever happened to the one before it."""
+    return not isinstance(failure, EndpointError) or failure.status in TOO_LONG
+
+
+def question(messages: Messages) -> Question:
+    """The messages with the schema of a summary."""
+    params = closed_object({"summary": TEXT})
+    action = closed_object({"action": const("summary"), "params": params})
+    return messages, ("summary", action)
+
+
+def short_request(u: SubTask, trace: Sequence[Step]) -> Messages:
+    """The task and the newest observations, cut: a request that is small after any steps."""
+    rows = []
+    for number, step in seen_in(trace)[-SHOWN_STEPS:]:
+        text = cut_in_the_middle(without_marks(step.observation), SHOWN_CHARS)
+        shown = {
+            "action": step.action,
+            "observation": quoted(text, limit=2 * SHOWN_CHARS),
+        }
+        rows.append(say(PROMPTS, "step", number=number, **shown))
+    user = render(
+        "trace_summary/user.md",
+        instruction=capped(u.instruction, INSTRUCTION_CHARS),
+        steps="\n".join(rows),
+        now=say(PROMPTS, "now"),
+    )
+    return as_messages(render("trace_summary/system.md"), user)
+
+
+def text_of(reply: Reply) -> str:
+    """The summary in a reply, which is an action with it or plain text. "" if there is none, or if
+    the reply was cut off.
+    """
+    if reply.cut:
+        return ""
+    try:
+        action = find_action(reply.text)
+    except ModelMistake:
+        return after_thinking(reply.text).partition(FENCE)[0].strip()
+    params = action.get("params")
+    fields = params if isinstance(params, dict) else {}
+    found = [fields.get("result"), fields.get("summary")]
+    return " ".join(
+        text.strip() for text in found if isinstance(text, str) and text.strip()
+    )
