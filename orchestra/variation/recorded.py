@@ -27,7 +27,7 @@ from orchestra.kernel.vocabulary import ConfigError, Pool
 from orchestra.variation.diff import Difference, changes, difference, short_diff, where
 from orchestra.variation.fork import without_addresses
 from orchestra.variation.reuse import answers_of
-from orchestra_min import Outcome, orchestrate, replay, resume, with_names
+from orchestra_min import Outcome, orchestrate, replay, resume, with_defaults
 
 MODES = ("none", "once", "changed", "rewrite")
 OF_RECORDING = ("pool", "options", "cancelled", "more", "sources")  # not of a replay
@@ -175,7 +175,7 @@ def _has_settings(held: Manifest, how: Mapping[str, Any]) -> bool:
 
 def _has_options(held: Manifest, how: Mapping[str, Any]) -> bool:
     """Whether a recording has the options of a test; a run replays under any budget."""
-    options = with_names(how.get("options") or Options())
+    options = with_defaults(how.get("options") or Options())
     return (
         replace(options, budget_usd=held.options.budget_usd).row() == held.options.row()
     )
