@@ -8,13 +8,17 @@ import random
 import time
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
-from orchestra.runtime.options import METHODS, Options
-from orchestra.runtime.run_folder import read_manifest
-from orchestra.runtime.tape_file import exchanges, round_of
-from orchestra.runtime.trajectory import read
-from orchestra_min import orchestrate, replay, resume
+import orchestra_min
+from orchestra.kernel.folder import read_manifest
+from orchestra.kernel.tape import Answer, exchanges
+from orchestra.kernel.tool import Environment, tool
+from orchestra.parts import METHODS
+from orchestra.variation.fork import change_of, run_fork
+from orchestra.variation.reuse import answers_of
+from orchestra_min import Options, orchestrate
 from tests.conftest import pool_at
 from tests.scripted import (
     CHAIN,
@@ -29,16 +33,25 @@ from tests.scripted import (
     last_text,
 )
 
-TOOL = "tests.variations:look"
 WORDS = ["amber", "birch", "cedar", "dune"]
 
 
-def look(name: str) -> str:
+@tool("look", "txt")
+def look(env: Environment, name: str) -> str:
     """Look something up.
 
     name: its name
     """
-    return f"{name} is known"
+    return env.local("tool:look", {"name": name}, lambda: f"{name} is known")
+
+
+TOOLS = {"look": look}
+
+
+def replay(folder, **how):
+    """A replay of a run or a fork, with its tool."""
+    change = change_of(Path(folder), given={"tools": TOOLS})
+    return orchestra_min.replay(folder, change=change, tools=TOOLS, **how)
 
 
 class Script:
@@ -93,14 +106,13 @@ def recorded(seed, folder):
     server = Endpoint(Script(seed))
     options = Options(
         method=method,
-        tools=(TOOL,),
         steps=dice.randint(2, 4),
         parallel=dice.randint(1, 8),
         rounds=dice.randint(2, 4),
         budget_usd=dice.choice([None, 1.0]),
     )
     pool = pool_at(server.url, "small", "large")
-    run = orchestrate("What is it?", pool=pool, options=options, out=folder)
+    run = orchestrate("What is it?", pool=pool, options=options, out=folder, tools=TOOLS)
     return run, server
 
 
@@ -113,13 +125,14 @@ def unchanged(run, server, out, threads):
         pool=held.pool,
         options=held.options,
         out=out,
-        reuse=[run.run],
+        sources=[answers_of(run.run)],
+        tools=TOOLS,
         listeners=[lambda event: time.sleep(random.random() * 0.002)],
     )
     assert len(server.requests) == before, "a call was paid"
-    assert again.paid_usd == 0 and again.reused_calls == again.calls == run.calls
+    assert again.paid_usd == 0 and again.calls == run.calls
     assert plain(again.events) == plain(run.events)
-    replay(out, parallel=threads, tools=(TOOL,))
+    replay(out, parallel=threads)
 
 
 def named_again(seed, run, server, out):
@@ -127,23 +140,23 @@ def named_again(seed, run, server, out):
     dice = random.Random(f"same {seed}")
     held = read_manifest(Path(run.run))
     k = dice.randint(1, last_round(run))
-    same = {"model": held.pool.main, "method": held.options.method}
+    same = {"method": held.options.method}
     same |= {name: getattr(held.options, name) for name in ("steps", "parallel", "budget_usd")}
     if held.options.method not in ("mas-orchestra", "react"):
         same["rounds"] = held.options.rounds
     known = [name for name, value in same.items() if value is not None]
     named = {name: same[name] for name in dice.sample(known, dice.randint(1, len(known)))}
     before = len(server.requests)
-    fork = resume(run.run, k, out, pool=held.pool, tools=(TOOL,), **named)
+    fork = run_fork(run.run, out, k, pool=held.pool, options=named, tools=TOOLS)
     assert len(server.requests) == before, (named, "a call was paid")
-    assert fork.paid_usd == 0 and fork.reused_calls == fork.calls == run.calls
+    assert fork.paid_usd == 0 and fork.calls == run.calls
     assert plain(fork.events) == plain(run.events)
-    assert all("reused" in row for row in rows(out)) and len(rows(out)) == len(rows(run.run))
-    replay(out, parallel=dice.randint(1, 8), tools=(TOOL,))
+    assert all(row.reused for row in rows(out)) and len(rows(out)) == len(rows(run.run))
+    replay(out, parallel=dice.randint(1, 8))
 
 
 def last_round(run):
-    return max(round_of(row["call"]) for row in rows(run.run))
+    return max(row.round for row in rows(run.run))
 
 
 def varied(seed, run, out, **how):
@@ -152,17 +165,20 @@ def varied(seed, run, out, **how):
     held = read_manifest(Path(run.run))
     k = dice.randint(1, last_round(run))
     change = dice.choice([
-        {"model": "large"}, {"steps": held.options.steps + 1}, {"rounds": 5}, {"what_if": {f"r{k}": other(dice)}},
+        {"main": "large"}, {"steps": held.options.steps + 1}, {"rounds": 5}, {"what_if": {f"r{k}": other(dice)}},
         {"what_if": {f"r{k}": {"action": "complete", "answer": "mine"}}},
     ])  # fmt: skip
     if held.options.method in ("mas-orchestra", "react") and "rounds" in change:
         change = {"steps": held.options.steps + 1}
     with closing(Endpoint(Script(-seed, **how))) as server:
-        moved = pool_at(server.url, "small", "large")
-        fork = resume(run.run, k, out, pool=moved, tools=(TOOL,), **change)
+        named = dict(change)
+        main = named.pop("main", held.pool.main)
+        what_if = named.pop("what_if", {})
+        moved = replace(pool_at(server.url, "small", "large"), main=main)
+        fork = run_fork(run.run, out, k, what_if, moved, named, tools=TOOLS)
         paid = len(server.requests)
     check(run.run, out, k, paid)
-    replay(out, parallel=dice.randint(1, 8), tools=(TOOL,))
+    replay(out, parallel=dice.randint(1, 8))
     return fork, k, change
 
 
@@ -174,12 +190,6 @@ def other(dice):
 
 def rows(folder):
     return list(exchanges(Path(folder) / "tape.jsonl"))
-
-
-def seen(row):
-    """A request without its address."""
-    request = {k: v for k, v in row["request"].items() if k != "url"}
-    return json.dumps(request, sort_keys=True)
 
 
 def step(call):
@@ -195,22 +205,22 @@ def check(parent, fork, k, paid):
     old = rows(parent)
     made = Counter()
     for row in rows(fork):
-        call = row["call"]
-        made[call, seen(row)] += 1
-        if round_of(call) < k:
-            assert row["kept"] and row["reused"]
+        call = row.call
+        made[call, row.key] += 1
+        if row.round < k:
+            assert row.kept and row.reused
             continue
-        equal = [o for o in old if seen(o) == seen(row) and "answer" in o]
-        usable = [o for o in equal if o["call"] == call or step(o["call"]) != step(call)]
-        expected = made[call, seen(row)] <= len(usable)
-        assert ("reused" in row) == expected, (call, row.get("reused"), len(usable))
+        equal = [o for o in old if o.key == row.key and isinstance(o.outcome, Answer)]
+        usable = [o for o in equal if o.call == call or step(o.call) != step(call)]
+        expected = made[call, row.key] <= len(usable)
+        assert bool(row.reused) == expected, (call, row.reused, len(usable))
         if expected:
-            own = [o for o in usable if o["call"] == call] or usable
-            assert row["answer"] in [o["answer"] for o in own], call
-    kept = [row for row in old if round_of(row["call"]) < k]
-    assert len([row for row in rows(fork) if "kept" in row]) == len(kept)
-    chats = [row for row in rows(fork) if row["request"]["kind"] == "chat"]
-    assert sum("reused" not in row for row in chats) == paid
+            own = [o for o in usable if o.call == call] or usable
+            assert row.outcome in [o.outcome for o in own], call
+    kept = [row for row in old if row.round < k]
+    assert len([row for row in rows(fork) if row.kept]) == len(kept)
+    chats = [row for row in rows(fork) if row.request["kind"] == "chat"]
+    assert sum(not row.reused for row in chats) == paid
 
 
 def plain(events):
@@ -218,7 +228,3 @@ def plain(events):
     kept = [e for e in events if e["event"] not in ("run", "end")]
     kept.sort(key=lambda e: tuple(e["at"]))
     return json.loads(json.dumps([{k: v for k, v in e.items() if k != "timing"} for e in kept]))
-
-
-def answer_of(folder):
-    return read(Path(folder) / "trajectory.jsonl")[-1]["answer"]

@@ -25,7 +25,6 @@ from typing import Any
 from orchestra.kernel.folder import (
     Manifest,
     Options,
-    manifest_of,
     pool_row,
     read_events,
     read_manifest,
@@ -33,11 +32,13 @@ from orchestra.kernel.folder import (
 )
 from orchestra.kernel.tape import Exchange, Source, TapeMiss, exchanges
 from orchestra.kernel.vocabulary import ConfigError, Place, Pool
+from orchestra.report.totals import settings_in
 from orchestra.variation import what_if as what_ifs
 from orchestra.variation.reuse import answers_of, name_of
 from orchestra_min import Outcome, Parts, parts_of, resume
 
 NOT_NAMED = ("timeout_s", "patience_s", "tools", "mcp", "allow_hosts", "unsafe_code")
+NO_END = 1 << 30  # a round after every other
 COPIED = ("media", "workdir", "workdir.git")
 # The objects that the names in the options of a run.json stand for: those of `parts_of`
 Resolve = Callable[[Manifest], Mapping[str, Any]]
@@ -71,7 +72,7 @@ def write_fork(
     is_changed = _settings(now) != _settings(stored)
     is_named = is_changed or bool(rows) or not named.keys() <= {*NOT_NAMED}
     reused = [folder] * is_named + list(reuse)
-    before = in_round(stored, start - 1)
+    before = settings_in(stored, start - 1)
     earlier = [old for old in stored.more.get("earlier", ()) if old["before"] < start]
     if start > 1 and _settings(now) != _settings(before):
         settings = {"pool": pool_row(before.pool), "options": before.options.row()}
@@ -207,7 +208,7 @@ def change_of(
                 own = dict(resolve(settings)) if resolve else objects
                 made = parts_of(settings, folder, **own)
             starts[start] = made
-        ends = [*starts][1:] + [1 << 30]
+        ends = [*starts][1:] + [NO_END]
         for (start, made), end in zip(starts.items(), ends, strict=True):
             here = {t: y_t for t, y_t in found.decisions.items() if start <= t < end}
             starts[start] = what_ifs.replace_in(made, replace(found, decisions=here))
@@ -241,36 +242,20 @@ def refuse_before(from_round: int) -> Source:
 # ---- the settings of a fork ----------------------------------------------------------------------
 
 
-def in_round(manifest: Manifest, t: int) -> Manifest:
-    """The run.json with the settings of round t. Raises ConfigError."""
-    return [
-        settings for start, settings in each_settings(manifest) if start <= max(t, 1)
-    ][-1]
-
-
 def each_settings(manifest: Manifest) -> list[tuple[int, Manifest]]:
     """The first round of each settings of a fork, and the run.json with them, in order. Raises
     ConfigError if earlier settings would hold in a round that is not kept: there they would reach
     endpoints that nobody has named again.
     """
-    rows = manifest.more.get("earlier", ())
     try:
-        befores = [int(row["before"]) for row in rows]
-        old = [
-            replace(manifest_of({**manifest.row(), **row}), more=manifest.more)
-            for row in rows
-        ]
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        befores = [int(row["before"]) for row in manifest.more.get("earlier", ())]
+        is_kept = max(befores, default=0) <= manifest.more.get("from_round", 0)
+    except (LookupError, TypeError, ValueError) as error:
         raise ConfigError(f"run.json is damaged: earlier: {error}") from None
-    if (
-        befores != sorted({*befores})
-        or max(befores, default=0) > manifest.more["from_round"]
-    ):
+    if befores != sorted({*befores}) or not is_kept:
         raise ConfigError(
             "run.json is damaged: earlier: not the settings of kept rounds"
         )
-    settings = [
-        replace(made, more={**manifest.more, "code": row.get("code", True)})
-        for made, row in zip(old, rows, strict=True)
-    ]
-    return list(zip([1, *befores], [*settings, manifest], strict=True))
+    ends = [*befores, NO_END]
+    starts = zip([1, *befores], ends, strict=True)
+    return [(start, settings_in(manifest, end - 1)) for start, end in starts]
