@@ -89,6 +89,11 @@ class WorldAgent:
         return {id: fact for id, (when, fact) in found.items() if when < round}
 
 
+def world(job: Job) -> Result:
+    """The world without facts, as --agent orchestra.minigaia.agent:world: it replays a run."""
+    return WorldAgent()(job)
+
+
 def check(method: str, questions: Iterable[Any]) -> None:
     """Raises ConfigError if the world cannot play the sub-agents for these questions."""
     if method not in METHODS and ":" not in method:

@@ -3,7 +3,7 @@
 Differences of format and action from App. B.4: here they say what the program would do
 1. A missing "params" costs `format` alone: the program reads the fields next to "action".
 2. An unknown tool or backend costs `action`: the program would refuse the decision.
-3. Completing before anything was seen of a task with files costs `action`: small_models.py refuses it.
+3. Completing before anything was seen of a task with files costs `action`, as in small_models.py.
 4. An incomplete reply, cut at its limit, costs `action`: the program would ask again.
 5. A tool that cannot open the file of its sub-task costs nothing here: a state does not say what
    the tools can do. The program would refuse the decision.

@@ -1,7 +1,7 @@
 """What a reward is, the rewards that the program ships, and the choice of one.
 
     rubric     Eq. 29 by rule: what the decision would find in the world of MiniGAIA (rubric.py)
-    exact      Eq. 29 by a stricter rule, which ranks policies as their success does (exact.py)
+    exact      Eq. 29 by a stricter rule, which pays nothing for what does not help (exact.py)
     judge      Eq. 29 with the four scores of a language model (judge.py); for recorded runs too
     outcome    vanilla GRPO: 1 if the task's answer comes out right when the expert continues after
                the decision, else 0 (outcome.py)
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from orchestra.command.names import is_spec, load, source_file
+from orchestra.command.names import load, source_file
 from orchestra.kernel.vocabulary import ConfigError
 
 REWARDS: dict[str, Any] = {  # imported when one is chosen
@@ -83,7 +83,7 @@ def make(name: str, /, **settings: Any) -> Reward:
     """
     flag = f"--reward {name}"
     spec = REWARDS.get(name, name)
-    if isinstance(spec, str) and not is_spec(spec):
+    if isinstance(spec, str) and ":" not in spec:
         raise ConfigError(f"{flag}: needs one of {', '.join(REWARDS)}, or FILE.py:NAME")
     found: Any = load(spec, flag) if isinstance(spec, str) else spec
     if inspect.isclass(found):
@@ -112,7 +112,7 @@ def source_files(name: str) -> list[Path]:
     """The files that a reward follows from. A run stores their hash."""
     here = Path(__file__).parent
     files = [here / file for file in RULE]
-    if is_spec(name):
+    if ":" in name:
         files.append(source_file(name, "--reward"))
     return files
 

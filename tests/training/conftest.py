@@ -49,7 +49,7 @@ def short_examples(n):
 
     drawn = examples("train", 0)
     chosen = (e for e in drawn if e.id.endswith("r1") and len(e.reference["params"]["tasks"]) == 1)
-    return [e.with_(messages=e.messages[-1:]) for e in islice(chosen, n)]
+    return [e.model_copy(update={"messages": e.messages[-1:]}) for e in islice(chosen, n)]
 
 
 def make_model(data, out, words=384, width=16):

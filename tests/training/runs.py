@@ -8,9 +8,8 @@ from safetensors.torch import load_file  # noqa: F401
 
 import train_da_grpo
 from orchestra.kernel.tape import rows_of
-from orchestra.training.rewards import Scores
 from orchestra.training import options
-from orchestra.training.rewards import REWARDS
+from orchestra.training.rewards import REWARDS, Scores
 
 QUIET = pytest.mark.filterwarnings("ignore")  # of torch, peft and transformers, and of forks
 CPU = torch.device("cpu")

@@ -46,10 +46,10 @@ def test_what_does_not_help_is_paid_nothing(e, decision):
 
 def test_an_operation_that_only_has_the_right_number_is_a_hole_of_the_rubric():
     """`product k k'` with an unknown k' passed for "taken as kilograms, in grams"."""
+    from orchestra.kernel.vocabulary import Task
     from orchestra.minigaia.tasks import Fact, MiniTask
     from orchestra.minigaia.world import World
     from orchestra.training.examples import Example, state_row
-    from orchestra.kernel.vocabulary import Task
 
     grams = Fact(
         "g",

@@ -7,13 +7,12 @@ import time
 
 import pytest
 
-from orchestra.training.rewards import Completion
+from orchestra.kernel.vocabulary import ModelMistake
 from orchestra.training.examples import state_of
 from orchestra.training.judge import LINES, judge_prompt, read_scores
 from orchestra.training.reading import read_decision
-from orchestra.training.rewards import make
+from orchestra.training.rewards import Completion, make
 from orchestra.training.world import examples
-from orchestra.kernel.vocabulary import ModelMistake
 from tests.conftest import ConfigError, EndpointError
 from tests.scripted import Endpoint, Raw, last_text
 
@@ -87,12 +86,12 @@ def test_an_odd_reply_is_told_back_and_asked_again(judge):
 
 
 @pytest.mark.parametrize(("answer", "requests"), [
-    (lambda: "?", 3), (lambda: Raw(400, {"error": {"message": "content filter"}}), 2), (lambda: Raw(200, {"choices": []}), 2),
-    (lambda: time.sleep(1), 4),  # Chat tries three times
+    (lambda: "?", 3), (lambda: Raw(400, {"error": {"message": "content filter"}}), 2), (lambda: Raw(200, {"choices": []}), 4),
+    (lambda: time.sleep(0.6), 4),  # Chat tries three times
 ])  # fmt: skip
 def test_a_text_that_gets_no_scores_drops_its_sample_alone(judge, answer, requests):
     to_bad = lambda r: answer() if BAD in r["messages"][0]["content"] else GOOD  # noqa: E731
-    reward, e = judge(to_bad, tries=2, timeout_s=0.5)
+    reward, e = judge(to_bad, tries=2, timeout_s=0.3)
     dropped, kept = scored(reward, BAD, RIGHT)
     assert dropped is None and kept.total == 1.0 and len(e.requests) == requests
 

@@ -9,16 +9,12 @@ from pathlib import Path
 
 import pytest
 import requests
+from orchestra.agents.executor import AGENTS
 
 from fixtures import results
 from fixtures.minigaia_tasks import tasks
-from orchestra.agents.executor import AGENTS
 from orchestra.evaluation.questions import load
-from orchestra.minigaia.operations import OPERATIONS, computed
-from orchestra.minigaia.tasks import TOOL, WORDS
 from orchestra.kernel.prompts import say
-from orchestra.training.lab import agent, questions, reader, serve
-from orchestra.training.lab.finding import value_in
 from orchestra.kernel.vocabulary import (
     Complete,
     ConfigError,
@@ -29,6 +25,10 @@ from orchestra.kernel.vocabulary import (
     State,
     Task,
 )
+from orchestra.minigaia.operations import OPERATIONS, computed
+from orchestra.minigaia.tasks import TOOL, WORDS
+from orchestra.training.lab import agent, questions, reader, serve
+from orchestra.training.lab.finding import value_in
 from tests.conftest import ROOT
 from tests.training.conftest import MISSING
 

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra import contracts
-from orchestra.training.rewards import Scores
-from orchestra.training.rewards import make
+from orchestra.training.rewards import Scores, make, read_scores
 from tests.conftest import ROOT, ConfigError
 from tests.training.runs import QUIET, flags, metrics, refused, run
 
@@ -142,5 +140,5 @@ def test_settings_may_have_any_name():
 
 
 def test_a_number_becomes_scores():
-    scores = contracts.scores([1, None, Scores(True, {"a": 0}, 1)], "--reward x", 3)
+    scores = read_scores([1, None, Scores(True, {"a": 0}, 1)], "--reward x", 3)
     assert scores == [Scores(1.0, {}, True), None, Scores(1.0, {"a": 0.0}, True)]

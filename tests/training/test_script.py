@@ -12,8 +12,8 @@ import requests
 
 import train_da_grpo
 from orchestra.kernel.tape import rows_of
-from orchestra.training.rewards import Completion, Scores
 from orchestra.training.policy import Policy
+from orchestra.training.rewards import Completion, Scores
 from orchestra.training.rollouts import Group, LocalRollouts
 from orchestra.training.scoring import Scorer
 from tests.conftest import ROOT, ConfigError

@@ -7,9 +7,8 @@ from unittest import mock
 import pytest
 
 from fixtures import intervals, text_lab
-from orchestra.training.rewards import Completion
 from orchestra.training.examples import read
-from orchestra.training.rewards import make
+from orchestra.training.rewards import Completion, make
 from tests.training.conftest import make_model
 from tests.training.runs import QUIET, run, torch
 

@@ -13,15 +13,15 @@ from unittest import mock
 import pytest
 
 import train_da_grpo
-from orchestra.training.rewards import Scores
+from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training import run as checkpoints
 from orchestra.training import setup
 from orchestra.training.examples import write
 from orchestra.training.policy import Policy, can_pack
 from orchestra.training.pretrained import end_tokens
+from orchestra.training.rewards import Scores
 from orchestra.training.rollouts import LocalRollouts, group_of
 from orchestra.training.scoring import Scored
-from orchestra.kernel.vocabulary import ConfigError
 from tests.scripted import free_port
 from tests.training.conftest import make_model, short_examples
 from tests.training.runs import CPU, QUIET, flags, load_file, metrics, options, refused, run, torch

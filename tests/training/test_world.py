@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from fixtures import experiment
+from fixtures import games
+from orchestra.kernel.vocabulary import Media, SubTask, Task
 from orchestra.minigaia.operations import HELD_OUT
 from orchestra.minigaia.shapes import HELD_OUT_SHAPES, SEEN_SHAPES, trees
 from orchestra.minigaia.tasks import Fact, MiniTask, compose
 from orchestra.minigaia.world import ROUNDS, World, finds
-from orchestra.training.rewards import Completion
 from orchestra.training.examples import Example, state_row
 from orchestra.training.reading import read_decision
-from orchestra.training.rewards import make
+from orchestra.training.rewards import Completion, make
 from orchestra.training.world import examples, main
-from orchestra.kernel.vocabulary import Media, SubTask, Task
 from tests.scripted import complete, delegate
 
 SEES, HEARS = "ImageAnalysisAction", "ParseAudioAction"
@@ -106,7 +105,7 @@ def test_format_and_action_say_what_the_program_would_do(e, text, parts):
 
 def test_the_outcome_is_the_answer_when_the_expert_plays_on():
     world = {**START.meta["world"], "round": ROUNDS - 1}
-    late = START.with_(meta={**START.meta, "world": world})
+    late = START.model_copy(update={"meta": {**START.meta, "world": world}})
     assert paid("outcome", START, delegate(task("Think")), complete("42"), "no") == [1.0, 0.0, 0.0]
     assert paid("outcome", LAST, complete("42"), complete("41")) == [1.0, 0.0]
     assert paid("outcome", late, delegate(SEE, HEAR)) == [0.0]  # too few rounds are left
@@ -167,8 +166,8 @@ def test_every_decision_of_the_expert_is_paid_in_full(split, style):
 
 
 def test_the_expert_solves_every_task_and_a_fixed_rule_none():
-    for name, rule in experiment.FIXED.items():
-        rows = experiment.play(experiment.held_out_tasks(60), experiment.fixed(rule))
+    for name, rule in games.FIXED.items():
+        rows = games.play(games.held_out_tasks(60), games.fixed(rule))
         solved, wasted = (sum(row[key] for row in rows) for key in ("solved", "wasted"))
         assert (solved, wasted) == (60, 0) if name == "expert" else solved <= 3
 

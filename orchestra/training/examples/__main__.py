@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.command.flags import OneLineParser, run_program
-from orchestra.command.names import given_by
+from orchestra.command.names import LISTED, objects
 from orchestra.command.terminal import tell
 from orchestra.evaluation.questions import Question, load
 from orchestra.kernel.folder import Options, read_manifest
@@ -57,7 +57,7 @@ def examples_of(a: argparse.Namespace) -> list[Example]:
     asked: dict[str, Question] = {}
     if a.answers is not None:
         asked = {q.question: q for q in load(a.answers)}
-    again = {name: getattr(a, name) for name in AGAIN if getattr(a, name)}
+    again = Options.of(**{name: getattr(a, name) for name in AGAIN if getattr(a, name)})
     examples: list[Example] = []
     for folder in a.runs:
         manifest = read_manifest(folder)
@@ -68,8 +68,9 @@ def examples_of(a: argparse.Namespace) -> list[Example]:
         elif not a.all and not succeeded(folder, right, question):
             tell(f"{folder}: left out, it did not succeed (--all takes it)")
         else:
-            options = Options.of(**{**manifest.options.row(), **again})
-            examples += from_run(folder, right, **given_by(options))
+            listed = manifest.more.get(LISTED)
+            with objects(again, a.out.with_suffix(".log"), str, listed) as (given, _):
+                examples += from_run(folder, right, **given)
     if not examples:
         raise ConfigError("no run of those given succeeded; give others, or --all")
     return examples

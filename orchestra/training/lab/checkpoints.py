@@ -9,16 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orchestra.training.exact import Exact
 from orchestra.training.lab.budget import Meter
 from orchestra.training.lab.model import player
 from orchestra.training.lab.play import means, play, validation
 from orchestra.training.policy import Policy
-from orchestra.training.rewards import Reward
-from orchestra.training.rubric import Rubric
 
 Row = dict[str, Any]
-REWARDS: dict[str, Reward] = {"exact": Exact(), "rubric": Rubric()}  # are measured
 
 
 class Checkpoints:
@@ -56,7 +52,7 @@ class Checkpoints:
 
     def validate(self) -> None:
         """Play the validation tasks with the likeliest decisions."""
-        played = play(validation(self.tasks), player(self.policy), REWARDS)
+        played = play(validation(self.tasks), player(self.policy))
         row = means(played)
         self.rows.append({**self.meter.row(), **row})
         self.tell()

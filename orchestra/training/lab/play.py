@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any
 
 from orchestra.evaluation.scores import matches
@@ -21,18 +20,16 @@ from orchestra.training.rewards import Completion, Reward
 from orchestra.training.world import world_at
 
 Decide = Callable[[Sequence[Game]], Sequence[str]]  # a decision in each game
-NONE: Mapping[str, Reward] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Played:
-    """One game. `wasted`: sub-tasks that found nothing new. `rewards`: means of its decisions."""
+    """One game. `wasted`: sub-tasks that found nothing new."""
 
     solved: bool
     rounds: int
     subtasks: int
     wasted: int
-    rewards: Mapping[str, float]
 
 
 # ---- one decision --------------------------------------------------------------------------------
@@ -81,45 +78,27 @@ class Expanded:
 # ---- whole games ---------------------------------------------------------------------------------
 
 
-def play(
-    games: Sequence[Game], decide: Decide, rewards: Mapping[str, Reward] = NONE
-) -> list[Played]:
-    """Play all games to their end, one round of all at a time, and measure these rewards."""
+def play(games: Sequence[Game], decide: Decide) -> list[Played]:
+    """Play all games to their end, one round of all at a time."""
     ends: list[bool | None] = [None] * len(games)
-    scores: list[list[dict[str, float]]] = [[] for _ in games]  # of each decision
+    rounds = [0] * len(games)
     while live := [k for k, end in enumerate(ends) if end is None]:
         texts = decide([games[k] for k in live])
         for k, text in zip(live, texts, strict=True):
-            scores[k].append(_scores(rewards, games[k], text))
+            rounds[k] += 1
             ends[k] = carry_out(games[k], text)
-    return list(map(_played, games, ends, scores))
+    return list(map(_played, games, ends, rounds))
 
 
-def _scores(rewards: Mapping[str, Reward], game: Game, text: str) -> dict[str, float]:
-    found = {}
-    for name, reward in rewards.items():
-        (score,) = Expanded(reward).score(example_of(game), [Completion(text)])
-        found[name] = float(score.total)
-    return found
-
-
-def _played(
-    game: Game, end: bool | None, scores: Sequence[Mapping[str, float]]
-) -> Played:
-    rewards = {name: fmean(row[name] for row in scores) for name in scores[0]}
+def _played(game: Game, end: bool | None, rounds: int) -> Played:
     world = game.world
-    return Played(bool(end), len(scores), len(world.history), world.wasted, rewards)
+    return Played(bool(end), rounds, len(world.history), world.wasted)
 
 
 def means(played: Sequence[Played]) -> dict[str, float]:
     """Means over games."""
-    row = {
-        name: fmean(getattr(game, name) for game in played)
-        for name in ("solved", "rounds", "subtasks", "wasted")
-    }
-    for name in played[0].rewards:
-        row[f"reward/{name}"] = fmean(game.rewards[name] for game in played)
-    return row
+    names = ("solved", "rounds", "subtasks", "wasted")
+    return {name: fmean(getattr(game, name) for game in played) for name in names}
 
 
 # ---- policies ------------------------------------------------------------------------------------

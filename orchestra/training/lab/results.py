@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestra.evaluation.sweep_folder import write_whole
 from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training import rewards
+from orchestra.training.files import write_whole
 from orchestra.training.lab import model
 from orchestra.training.lab.arms import BY_NAME, Arm, Training
 from orchestra.training.lab.budget import Budget, Meter
-from orchestra.training.lab.checkpoints import REWARDS, Checkpoints
+from orchestra.training.lab.checkpoints import Checkpoints
 from orchestra.training.lab.demonstrators import PLAYERS, NewPlanner
 from orchestra.training.lab.order import REACT
 from orchestra.training.lab.plan import Plan
@@ -32,7 +32,6 @@ from orchestra.training.lab.play import (
     one_thing_a_round,
     planned,
     play,
-    validation,
 )
 
 Result = dict[str, Any]
@@ -170,9 +169,7 @@ class Lab:
 
     def _fixed(self, name: str, new: NewPlanner) -> Result:
         played = play(held_out(self.plan.held_out), planned(new, name))
-        games = validation(self.plan.validation)
-        curve = [means(play(games, planned(new, name), REWARDS))]
-        return {"greedy": outcome(played), "curve": curve}
+        return {"greedy": outcome(played)}
 
 
 def outcome(played: Sequence[Played]) -> Result:
