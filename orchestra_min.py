@@ -154,6 +154,11 @@ class Outcome:
         return self.ending.state
 
     @property
+    def fallback(self) -> bool:
+        """Whether the method did not end the run with an answer of its own."""
+        return self.ending.state != "answered"
+
+    @property
     def failed_subtasks(self) -> int:
         results = [event for event in self.events if event["event"] == "result"]
         return sum(event["status"] == "failed" for event in results)
