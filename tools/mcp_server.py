@@ -59,14 +59,17 @@ class Server:
         self.name = "mcp"
         self.listed: list[Row] = []
         self._running = running
-        self._printed = running.enter_context(tempfile.NamedTemporaryFile("a"))
+        folder = running.enter_context(tempfile.TemporaryDirectory())
+        self._printed = Path(folder) / "printed"
         self._lock = threading.Lock()
         self._ask: Ask | None = None
         self._starts = 0
 
     def printed(self) -> str:
         """What it has printed to standard error, without keys."""
-        return self.redact(Path(self._printed.name).read_text("utf-8", "replace"))
+        if not self._printed.exists():
+            return ""
+        return self.redact(self._printed.read_text("utf-8", "replace"))
 
     def keep_log(self, log: Path) -> None:
         text = self.printed()
@@ -127,8 +130,9 @@ class Server:
             return url
         words = [os.path.expandvars(word) for word in shlex.split(self.command)]
         program, *arguments = words if words else [""]
+        errors = self._running.enter_context(self._printed.open("a"))
         parameters = StdioServerParameters(command=program, args=arguments)
-        return stdio_client(parameters, errlog=self._printed)
+        return stdio_client(parameters, errlog=errors)
 
     def tools(self, listed: list[Row] | None, taken: Set[str]) -> dict[str, Tool]:
         """Its tools, as it lists them or as it is `listed` in run.json, under names that are not
