@@ -14,12 +14,14 @@ import orchestra.training.agent
 from fixtures import drawing, readable, recording
 from fixtures import make_minigaia as made
 from fixtures.minigaia_tasks import tasks
-from orchestra.methods.orchestra_o1 import parse_decision
+from orchestra.evaluation.answering import WORLD
+from orchestra.kernel.vocabulary import Delegate, Media, Task
 from orchestra.minigaia import operations, shapes
+from orchestra.minigaia.agent import world
 from orchestra.minigaia.tasks import ENDING, NAMES, SHARE, TOOL
 from orchestra.minigaia.world import world_of
+from orchestra.training.reading import parse_decision
 from orchestra.training.world import expert, prompt
-from orchestra.vocabulary import Delegate, Media, Task
 from orchestra_min import replay
 from tests.conftest import needs_sandbox
 from tests.sweeps import sweep
@@ -176,14 +178,14 @@ def test_in_the_world_only_the_main_agent_is_asked(tmp_path, endpoint, method, s
         worlds[row["question"]] = world_of({"facts": row["facts"]}, start)
 
     def respond(request):
-        (world,) = (w for q, w in worlds.items() if q in json.dumps(request, ensure_ascii=False))
+        (game,) = (w for q, w in worlds.items() if q in json.dumps(request, ensure_ascii=False))
         if style == "brief":  # the prompt of the training, and no schema
-            assert request["messages"] == list(prompt(world.state()))
+            assert request["messages"] == list(prompt(game.state()))
             assert "response_format" not in request
-        reply = json.dumps(expert(world, style))
-        decision = parse_decision(reply, world.state())
+        reply = json.dumps(expert(game, style))
+        decision = parse_decision(reply, game.state())
         if isinstance(decision, Delegate):
-            world.carry_out(decision)
+            game.carry_out(decision)
         return reply
 
     server, how = endpoint(respond), ("--data", DATA, "--world", "--method", method)
@@ -191,7 +193,8 @@ def test_in_the_world_only_the_main_agent_is_asked(tmp_path, endpoint, method, s
     assert (code, len(rows)) == (0, 60) and all(row["exact"] for row in rows.values())
     assert len(server.requests) == sum(row["rounds"] for row in rows.values())
     run = tmp_path / "out" / "runs" / "3-03"
-    played = replay(run, method=method, agent="orchestra.minigaia.agent:WorldAgent")
+    own = {"method": orchestra.training.agent.Trained} if style == "brief" else {}
+    played = replay(run, agents={WORLD: world}, **own)
     assert played.answer == rows["3-03"]["answer"]
     for name in ("tape", "trajectory"):  # as if the process had been killed before the last call
         lines = (run / f"{name}.jsonl").read_text().splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import sys
@@ -85,6 +86,7 @@ def tracker(options: TrainingOptions, step: int) -> Callable[[Row, int], None]:
     library = import_module(options.log)
     recorded = options.model_dump(mode="json")
     library.init(project="da-grpo", name=options.out.resolve().name, config=recorded)
+    atexit.register(library.finish)
     return lambda row, step: library.log(row, step=step)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import requests
-from orchestra.agents.executor import AGENTS
 
 from fixtures import results
 from fixtures.minigaia_tasks import tasks
 from orchestra.evaluation.questions import load
+from orchestra.kernel.folder import Options
 from orchestra.kernel.prompts import say
 from orchestra.kernel.vocabulary import (
     Complete,
@@ -27,6 +27,7 @@ from orchestra.kernel.vocabulary import (
 )
 from orchestra.minigaia.operations import OPERATIONS, computed
 from orchestra.minigaia.tasks import TOOL, WORDS
+from orchestra.parts import AGENTS
 from orchestra.training.lab import agent, questions, reader, serve
 from orchestra.training.lab.finding import value_in
 from tests.conftest import ROOT
@@ -64,7 +65,7 @@ def decided(text, *history, kind=agent.Trained, last_chance=False, **more):
         asked.extend(messages)
         return Reply(text)
 
-    y_t = kind(None, {}, None).decide(state(*history, **more), ask, "", last_chance)
+    y_t = kind(None, {}, Options()).decide(state(*history, **more), ask, "", last_chance)
     return y_t, asked[0]["content"] if asked else ""
 
 
@@ -276,7 +277,7 @@ def rows_of(sweep):
 
 def test_the_recorded_sweep_replays_without_its_media():
     asked = {q.id: q for q in load(results.MINIGAIA / "questions.json")}
-    rows = results.replayed(SWEEPS / "da", asked, method="orchestra.training.lab.agent:Trained")
+    rows = results.replayed(SWEEPS / "da", asked, method=agent.Trained)
     assert [row["id"] for row in rows if row["status"] != "done"] == [BALLOONS]
     assert len(rows) == 60
 

@@ -97,6 +97,7 @@ def test_the_metrics_go_to_a_tracker_through_its_library(tiny, tmp_path, monkeyp
     library.__spec__ = ModuleSpec(name, None)
     library.init, library.log, library.finish = mock.Mock(), mock.Mock(), mock.Mock()
     monkeypatch.setitem(sys.modules, name, library)
+    monkeypatch.setattr("atexit.register", lambda function: function())
     more = ("--steps", "2", "--log", name)
     assert run(*flags(tiny, tmp_path / "out", "sft", *SMALL, *more)) == 0
     given = library.init.call_args.kwargs
