@@ -178,7 +178,7 @@ def test_a_file_that_cannot_be_used_is_one_line_before_anything_is_paid(
 def test_a_document_without_its_reader_is_refused_with_what_to_install(
     table, endpoint, monkeypatch
 ):
-    monkeypatch.setattr("orchestra.tools.file_text.find_spec", lambda name: None)
+    monkeypatch.setattr("orchestra.tools.reader.find_spec", lambda name: None)
     Path("a.docx").write_bytes(b"PK")
     Path("a.pdf").write_bytes(b"%PDF")
     server = endpoint(lambda request: complete("42"))

@@ -20,7 +20,7 @@ from orchestra.kernel.vocabulary import (
     Pool,
     ToolError,
 )
-from orchestra.tools import file_text
+from orchestra.tools import reader
 from orchestra.tools.engines import Analysis, engine_of
 
 MAX_BYTES: dict[Modality, int] = {  # of a file
@@ -104,7 +104,7 @@ def _recognised(modality: Any, path: Path) -> tuple[Any, set[str]]:
 
 def _without_reader(modality: Modality, path: Path) -> str:
     """What to install for the text of a file, or ""."""
-    if modality != "file" or file_text.can_read(path.suffix.lower()):
+    if modality != "file" or reader.can_read(path.suffix.lower()):
         return ""
     package = "pypdf" if path.suffix.lower() == ".pdf" else "markitdown"
     return f"needs {package} to be read as text: pip install '.[files]'"

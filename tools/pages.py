@@ -1,7 +1,7 @@
 """The readable text of a web page or a PDF.
 
 With JINA_API_KEY, Jina Reader fetches and renders the page. Without it, tools/guard.py fetches the
-page, and tools/page_text.py extracts its text in the sandbox.
+page, and tools/reader.py extracts its text in the sandbox.
 """
 
 from __future__ import annotations
@@ -9,21 +9,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection
-from pathlib import Path
 
 from urllib3.util import Url
 
 from orchestra.kernel.prompts import outside, say
 from orchestra.kernel.tape import Redact
 from orchestra.kernel.vocabulary import ToolError
-from orchestra.tools import guard, sandbox
+from orchestra.tools import guard, readers
 
 JINA_URL = "https://r.jina.ai/"
 JINA_KEY = "JINA_API_KEY"
-READER = Path(__file__).with_name("page_text.py").read_text(encoding="utf-8")
-READ_S = 30.0
-MAX_TEXT_BYTES = 2_000_000
-LOCKED = 4  # exit status of the reader for a PDF that needs a password
 
 
 def page_text(url: str, allow: Collection[str] = (), redact: Redact = str) -> str:
@@ -34,7 +29,12 @@ def page_text(url: str, allow: Collection[str] = (), redact: Redact = str) -> st
         text = _text_from_jina(parts, allow, key)
     else:  # without a key, or internal: Jina must not learn of internal pages
         page = guard.fetch(url, allow)
-        text = _extracted(page, _kind(page))
+        kind = _kind(page)
+        text, problem = readers.read(f"page.{kind}", page.content_type, body=page.body)
+        if problem:
+            section = "page_locked" if problem == "locked" else "page_unreadable"
+            why = {"url": outside(page.url), "kind": kind}
+            raise ToolError(say("tools/notes", section, **why))
     if not text.strip():
         raise ToolError(say("tools/notes", "page_empty", url=outside(url)))
     return text
@@ -58,24 +58,3 @@ def _kind(page: guard.Page) -> str:
     if media_type.startswith("text/") or media_type.endswith(("json", "xml")):
         return "text"
     raise ToolError(say("tools/notes", "page_kind", url=outside(page.url)))
-
-
-def _extracted(page: guard.Page, kind: str) -> str:
-    """The text of a page, extracted in the sandbox, because a page may take over its parser. Where
-    there is no sandbox, in a process with limits.
-    """
-    cut_note = say("tools/notes", "part_cut")
-    ran = sandbox.confined(
-        command=sandbox.python(READER, kind, page.content_type, cut_note),
-        stdin=page.body,
-        timeout_s=READ_S,
-        mounts=sandbox.Mounts(),
-        max_output_bytes=MAX_TEXT_BYTES,
-        unsafe=sandbox.trouble() != "",
-    )
-    url = outside(page.url)
-    if ran.ended == "end" and ran.status == LOCKED:
-        raise ToolError(say("tools/notes", "page_locked", url=url))
-    if ran.ended != "end" or ran.status != 0:
-        raise ToolError(say("tools/notes", "page_unreadable", url=url, kind=kind))
-    return ran.output.decode("utf-8", "replace")

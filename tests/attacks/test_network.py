@@ -9,7 +9,7 @@ import pytest
 
 from orchestra.kernel.tape import redact_keys
 from orchestra.kernel.vocabulary import ToolError
-from orchestra.tools import guard, pages, sandbox
+from orchestra.tools import guard, readers, sandbox
 from tests.attacks import hostile
 from tests.attacks.conftest import KEY, NAME
 
@@ -203,7 +203,7 @@ def test_without_a_sandbox_a_page_is_read_with_limits_on_time_and_output(reader,
     page = hostile.page("<p>Salt costs four crowns.")
     monkeypatch.setattr(sandbox, "trouble", lambda: "not here")
     assert "four crowns" in hostile.read(page)
-    monkeypatch.setattr(pages, "READER", reader)
-    monkeypatch.setattr(pages, "READ_S", 1.0)
+    monkeypatch.setattr(readers, "READER", reader)
+    monkeypatch.setattr(readers, "READ_S", 1.0)
     with pytest.raises(ToolError, match="cannot be read as html"):
         hostile.read(page)

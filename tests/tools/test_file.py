@@ -10,7 +10,7 @@ import pypdf
 import pytest
 
 from orchestra.kernel.vocabulary import ToolError
-from orchestra.tools import file, sandbox
+from orchestra.tools import readers, sandbox
 from tests.conftest import needs_sandbox
 from tests.scripted import last_text
 
@@ -232,8 +232,8 @@ def test_a_document_that_lies_about_its_size_ends_in_an_observation(reading):
 
 @needs_sandbox
 def test_a_reader_that_takes_too_long_is_stopped(reading, monkeypatch):
-    monkeypatch.setattr(file, "READ_S", 0.5)
-    monkeypatch.setattr(file, "READER", "import time\ntime.sleep(60)")
+    monkeypatch.setattr(readers, "READ_S", 0.5)
+    monkeypatch.setattr(readers, "READER", "import time\ntime.sleep(60)")
     with pytest.raises(ToolError, match="too large to be read as text"):
         reading("a.csv", "a").read()
 

@@ -1,18 +1,23 @@
-"""Prints a file as text; runs in the sandbox, because files are not trusted.
+"""Prints a file of the task or a page of the web as text; runs in the sandbox, because neither is
+trusted.
 
-tools/file.py starts it as `python -I -c <this file> PATH CUT_NOTE`. markitdown reads documents,
-tables and slides, and pypdf reads PDF. An archive becomes a list of its files, and the
-texts of the first of them. Everything else is read as plain text. CUT_NOTE follows what is cut.
+tools/readers.py starts it as `python -I -c <this file> NAME CUT_NOTE [CONTENT_TYPE]`. With a
+CONTENT_TYPE, a page is on standard input. trafilatura reads pages, markitdown documents, tables and
+slides, and pypdf reads PDF. An archive becomes a list of its files, and the texts of the first of
+them. Everything else is read as plain text. CUT_NOTE follows what is cut.
 """
 
+import contextlib
 import io
 import os
+import re
 import resource
 import stat
 import sys
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 MAX_CHARS = 400_000
 MAX_MEMBERS = 200  # of an archive: those that are listed
@@ -21,14 +26,14 @@ MAX_MEMBER_BYTES = 16 << 20
 MAX_PAGES = 300
 MAX_MEMORY_BYTES = 2 << 30  # the sandbox has the same limit
 AS_PLAIN_TEXT = {".html", ".htm", ".ipynb"}  # where markitdown is not installed
-DOCUMENTS = {".docx", ".xlsx", ".xls", ".pptx", ".epub", *AS_PLAIN_TEXT}
 PACKED = {
     ".docx",
     ".xlsx",
     ".pptx",
     ".epub",
-}  # archives whose parts are not files of the user
-ARCHIVES = {".zip"}
+}  # archives of parts that are no files of the user
+DOCUMENTS = {*PACKED, ".xls", *AS_PLAIN_TEXT}
+CUT = "\f"  # the end of a text that was not read to its end
 # exit statuses
 LOCKED = 4  # it opens with a password only
 NO_TEXT = 5
@@ -36,27 +41,26 @@ TOO_LARGE = 6
 NO_READER = 7  # the package that reads it is not installed
 
 
-def main(path: str, cut_note: str) -> None:
-    hide_warnings()
+def main(name: str, cut_note: str, content_type: str | None = None) -> None:
+    # Parsers write warnings to standard error, which would be read as text of the file.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    suffix = Path(name).suffix.lower()
     try:
-        text = text_of(Path(path).read_bytes(), Path(path).suffix.lower())
+        if content_type is None:
+            text = text_of(Path(name).read_bytes(), suffix)
+        else:
+            text = page_text(sys.stdin.buffer.read(), suffix, content_type)
     except MemoryError:
         sys.exit(TOO_LARGE)
-    if len(text) > MAX_CHARS:
-        text = f"{text[:MAX_CHARS]}\n{cut_note}"
+    if len(text) > MAX_CHARS or text.endswith(CUT):
+        text = f"{text[:MAX_CHARS].removesuffix(CUT)}\n{cut_note}"
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
-
-
-def hide_warnings() -> None:
-    """Parsers write warnings to standard error, which would be read as text of the file."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
 
 
 def text_of(data: bytes, suffix: str, inside: bool = False) -> str:
     """The text of a file by its suffix. `inside`: it is in an archive, so no archive is opened."""
-    if suffix in ARCHIVES and not inside:
+    if suffix == ".zip" and not inside:
         return archive_text(data)
     if suffix in PACKED:
         check_size(data)
@@ -86,7 +90,13 @@ def pdf_text(data: bytes) -> str:
     reader = pypdf.PdfReader(io.BytesIO(data))
     if reader.is_encrypted and not reader.decrypt(""):
         sys.exit(LOCKED)
-    return "\n\n".join(page.extract_text() for page in reader.pages[:MAX_PAGES])
+    texts: list[str] = []
+    for page in reader.pages[:MAX_PAGES]:
+        texts.append(page.extract_text())
+        if sum(map(len, texts)) > MAX_CHARS:
+            break
+    is_cut = any(texts) and len(texts) < len(reader.pages)
+    return "\n\n".join(texts) + CUT * is_cut
 
 
 def document_text(data: bytes, suffix: str) -> str:
@@ -171,6 +181,52 @@ def plain_text(data: bytes) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         return data.decode("cp1252", "replace")
+
+
+# ---- pages of the web ----------------------------------------------------------------------------
+
+
+def page_text(body: bytes, suffix: str, content_type: str) -> str:
+    if suffix == ".pdf":
+        return pdf_text(body)
+    text = decoded(body, content_type)
+    return html_text(text) if suffix == ".html" else text
+
+
+def html_text(page: str) -> str:
+    import trafilatura
+
+    found = extracted(page) or str(trafilatura.html2txt(page))
+    if found or not page.strip():
+        return found
+    # The page is over the limits of the parser, as with many unclosed tags.
+    from lxml import html  # type: ignore[import-untyped]
+
+    parser = html.HTMLParser(huge_tree=True)
+    tree = html.document_fromstring(page, parser=parser)
+    return extracted(tree) or ""
+
+
+def extracted(page: Any) -> str | None:
+    """The main text of a page or of its tree."""
+    import trafilatura
+
+    text: str | None = trafilatura.extract(
+        page, include_tables=True, include_links=True, favor_recall=True
+    )
+    return text
+
+
+def decoded(body: bytes, content_type: str) -> str:
+    """UTF-8 where it is valid; else by the byte order mark, the header or the page."""
+    if not body.isascii():  # ISO-2022-JP, for example, looks like ASCII
+        with contextlib.suppress(UnicodeDecodeError):
+            return body.decode("utf-8-sig")
+    from w3lib.encoding import html_to_unicode
+
+    header = re.sub("[\"']", "", content_type)
+    _, text = html_to_unicode(header, body)
+    return str(text)
 
 
 if __name__ == "__main__":
