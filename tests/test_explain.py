@@ -18,7 +18,6 @@ from orchestra.report.explain.panel import Panel, Row
 from orchestra.report.explain.rounds import rounds
 from orchestra.report.explain.text import text
 from tests.conftest import ROOT, EndpointError, Price, needs_sandbox
-from tests.program import OWN_TOOLS
 from tests.scripted import Raw, complete, completion, delegate, finish
 from tests.test_equations import sure, task
 

@@ -2,28 +2,28 @@
 
 import http.client
 import os
+import threading
 import time
 from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
 
-from orchestra import report
-from orchestra.page import page as page_of
-from orchestra.page.live import served
+import orchestra_min
+from orchestra.report import command as report
+from orchestra.report.live import serve
+from orchestra.report.page import page as page_of
 from tests import browser
-from tests.program import called, start
+from tests.conftest import pool_at
 from tests.scripted import complete, delegate, finish, is_main, last_text
 from tests.test_report import needs_chromium
-
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 
 @pytest.fixture
 def server():
     """A server of a page whose data is n; `grow` makes it newer."""
     data = {"n": 0, "texts": []}
-    with served(lambda: dict(data), lambda: str(data["n"])) as url:
+    with serve(lambda: dict(data), lambda: str(data["n"])) as url:
         yield urlsplit(url), lambda: data.update(n=data["n"] + 1)
 
 
@@ -61,17 +61,33 @@ def test_data_that_a_page_has_is_not_sent_again(server):
 
 
 def slow(request):
-    time.sleep(1.5)
+    time.sleep(1.0)
     if is_main(request):
         return complete("42") if "it is 42" in last_text(request) else delegate("look")
     return finish("it is 42")
 
 
+@pytest.fixture
+def growing(endpoint, tmp_path):
+    """The folder of a run that is in progress."""
+    pool = pool_at(endpoint(slow).url)
+    how = {"pool": pool, "out": tmp_path / "run"}
+    thread = threading.Thread(target=orchestra_min.orchestrate, args=("?",), kwargs=how)
+    thread.start()
+    while not (tmp_path / "run/tape.jsonl").exists():
+        time.sleep(0.02)
+    yield tmp_path / "run"
+    thread.join()
+
+
 @needs_chromium
-def test_a_live_page_grows_with_its_run_and_ends_with_it(endpoint, tmp_path):
-    process = start(tmp_path, "?", "--model", "m", "--live", "--out", "run", at=endpoint(slow).url)
-    url = process.stderr.readline().split()[-1]
-    with browser.opened(url, tmp_path) as page:
+def test_a_live_page_grows_with_its_run_and_ends_with_it(growing, capsys):
+    following = threading.Thread(target=report.follow, args=(growing,))
+    following.start()
+    printed = ""
+    while not printed:
+        printed = capsys.readouterr().out
+    with browser.opened(printed.split()[-1]) as page:
         page.until("document.querySelector('.state')?.innerText.includes('In progress')")
         page.until("document.querySelectorAll('.bar').length >= 1")
         page.evaluate("location.hash = 'r1/main/a1'; 0")
@@ -79,35 +95,25 @@ def test_a_live_page_grows_with_its_run_and_ends_with_it(endpoint, tmp_path):
         assert page.evaluate("document.querySelector('#place').innerText") == "r1/main/a1"
         page.until("document.querySelector('#live').innerText.startsWith('No longer live')")
         assert page.errors == []
-    assert process.wait(30) == 0
-    process.communicate()
+    following.join()
 
 
-def test_report_live_follows_a_run_of_another_process(endpoint, tmp_path, capsys):
-    process = start(tmp_path, "?", "--model", "m", "--out", "run", at=endpoint(slow).url)
-    while not (tmp_path / "run/tape.jsonl").exists():
-        time.sleep(0.05)
-    assert report.main(["run", "--live"]) == 0
+def test_report_live_follows_a_run_to_its_end_and_writes_its_page(growing, capsys):
+    assert report.main([str(growing), "--live"]) == 0
     url, page = capsys.readouterr().out.split()[-2:]
-    assert url.startswith("http://127.0.0.1:") and page == "run/report.html"
-    process.communicate(timeout=30)
-    assert report.main(["run", "--live"]) == 2
+    assert url.startswith("http://127.0.0.1:") and page == f"{growing}/report.html"
+    assert report.main([str(growing), "--live"]) == 2
     assert "not a run in progress" in capsys.readouterr().err
-
-
-def test_a_replay_is_not_followed():
-    done = called("--replay", "run", "--live")
-    assert done.returncode == 2 and "--live: a replay makes no calls" in done.stderr
 
 
 def test_a_pipe_in_place_of_a_tape_is_not_waited_for(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     os.mkfifo(tmp_path / "run/tape.jsonl")
-    assert report.main(["run", "--live"]) == 2
+    assert report.main([str(tmp_path / "run"), "--live"]) == 2
     assert "not a run in progress" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["out", "media", "perfetto"])
+@pytest.mark.parametrize("flag", ["out", "media"])
 def test_a_flag_that_a_live_page_would_ignore_is_refused(flag, capsys):
     assert report.main(["run", "--live", f"--{flag}", "x"]) == 2
-    assert f"--{flag}: does not go with --live; leave it out" in capsys.readouterr().err
+    assert "--live: does not go with --out or --media" in capsys.readouterr().err

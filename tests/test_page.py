@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from orchestra import report
+from orchestra.report import command as report
 from tests import browser
 from tests.conftest import ROOT
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
@@ -27,11 +27,9 @@ def opened(tmp_path):
     pages = []
 
     def open_page(folder, place="", **how):
-        file = report.write(folder, tmp_path / "page.html", None)
-        profile = tmp_path / f"profile{len(pages)}"
-        profile.mkdir()
+        file = report.write(folder, tmp_path / "page.html")
         url = file.as_uri() + (f"#{place}" if place else "")
-        pages.append(browser.opened(url, profile, **how))
+        pages.append(browser.opened(url, **how))
         return pages[-1].__enter__()
 
     yield open_page
@@ -180,5 +178,5 @@ def test_two_runs_are_compared_call_by_call(opened):
     assert "The answers differ; both ended as answered; the cost is the same." in shown
     assert "differ, first at r1/main/a1." in shown and "only equinox" in shown
     assert page.evaluate("document.querySelector('#right td a').getAttribute('href')").endswith(
-        "equinox.html#r1/main/a1"
+        "equinox/index.html#r1/main/a1"
     )

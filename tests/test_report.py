@@ -15,10 +15,11 @@ from urllib.parse import unquote
 
 import pytest
 
-from orchestra import explain, report
-from orchestra.evaluation.trace import perfetto
-from orchestra.page import FOLDER, page, policy, template
-from orchestra.vocabulary import Price
+from orchestra.kernel.vocabulary import Price
+from orchestra.report import command as report
+from orchestra.report import explain, run_data
+from orchestra.report.explain.panel import row_of
+from orchestra.report.page import FOLDER, page, policy, template
 from tests import browser
 from tests.conftest import ROOT
 from tests.scripted import complete, completion, delegate, finish
@@ -36,7 +37,7 @@ def data_of(page: str) -> dict:
 
 def rows_of(folder: Path) -> list[dict]:
     """The rows on the page of a folder, which is written."""
-    return data_of(report.write(folder, None, None).read_text())["runs"]
+    return data_of(report.write(folder).read_text())["runs"]
 
 
 @pytest.mark.parametrize("name", ["equinox", "equinox-mas-orchestra", "lecture"])
@@ -63,22 +64,19 @@ def test_a_call_costs_what_the_run_paid_for_it(run, usage, cost_usd):
     assert cost_usd is None or ran.cost_usd == pytest.approx(cost_usd)
 
 
-def test_the_costs_by_model_and_by_sub_task_add_up_to_the_total(run):
+def test_the_costs_of_the_calls_add_up_to_the_total(run):
     look = delegate({"task_instruction": "look", "context": "", "model": "weak", "tools": []})
     run(look, complete("4"), work=finish("4"), names=("main", "weak"), price=Price(1.0, 2.0))
     shown = data_of(report.report(run.folder))["run"]
-    for rows in (shown["by_model"], shown["by_place"]):
-        assert sum(row["cost_usd"] for row in rows) == pytest.approx(shown["cost_usd"])
-        assert sum(row["tokens"] for row in rows) == shown["tokens"] > 0
-    assert {row["name"] for row in shown["by_model"]} == {"main", "weak"}
-    assert {row["name"] for row in shown["by_place"]} == {"r1/main", "r1/t1", "r2/main"}
+    assert sum(row["cost_usd"] for row in shown["tape"]) == pytest.approx(shown["cost_usd"])
+    assert sum(row["tokens"] for row in shown["tape"]) == shown["tokens"] > 0
+    assert [row["who"] for row in shown["tape"]] == ["main", "weak", "main"]
 
 
 def test_a_page_has_the_panels_of_explain_and_the_code_behind_them():
-    data = data_of(report.report(RUNS / "equinox"))
-    run, texts = data["run"], data["texts"]
+    run = data_of(report.report(RUNS / "equinox"))["run"]
     panels = explain.panels(RUNS / "equinox")
-    assert [texts[p["html"]] for p in run["panels"]] == [explain.html(p) for p in panels]
+    assert run["panels"] == json.loads(json.dumps([row_of(p) for p in panels]))
     assert {p["place"] for p in run["panels"]} >= {"r1", "r1/t1", "r2/t1"}
     for source, code in run["code"].items():
         line = int(source.rpartition(":")[2])
@@ -89,10 +87,9 @@ def test_a_page_has_the_panels_of_explain_and_the_code_behind_them():
 def test_a_run_whose_events_do_not_fit_still_has_a_page(tmp_path):
     shutil.copytree(RUNS / "equinox", tmp_path / "run")
     events = tmp_path / "run" / "trajectory.jsonl"
-    events.write_text(events.read_text().replace('"share_usd": null', '"share_usd": "much"'))
-    data = data_of(report.report(tmp_path / "run"))
-    [panel] = data["run"]["panels"]
-    assert "cannot be computed again" in data["texts"][panel["html"]]
+    events.write_text(events.read_text().replace('"waiting": {}', '"waiting": 7', 1))
+    [panel] = data_of(report.report(tmp_path / "run"))["run"]["panels"]
+    assert "cannot be computed again" in panel["title"]
 
 
 def test_media_that_a_run_lacks_are_taken_from_a_folder_if_they_are_the_same(tmp_path):
@@ -140,13 +137,6 @@ def test_each_row_of_a_folder_links_to_the_page_of_its_run(tmp_path):
     assert (third["state"], third["why"], "page" in third) == ("unfinished", "no such file", False)
 
 
-def test_a_folder_of_runs_may_have_the_name_of_another_runs_page(tmp_path):
-    for name in ("a", "a.html/b"):
-        shutil.copytree(RUNS / "equinox", tmp_path / name)
-    pages = [tmp_path / unquote(row["page"]) for row in rows_of(tmp_path)]
-    assert len({*pages}) == 2 and all(page.is_file() for page in pages)
-
-
 def test_a_run_of_an_unfinished_question_keeps_its_own_reason(tmp_path):
     folder = sweep(tmp_path / "sweep")
     rows = (folder / "rows.jsonl").read_text().replace('"done"', '"starved"')
@@ -158,7 +148,7 @@ def test_a_run_of_an_unfinished_question_keeps_its_own_reason(tmp_path):
 def test_the_page_of_a_folder_has_no_prompts(tmp_path):
     """So it stays small, whatever the number of runs."""
     folder = sweep(tmp_path / "sweep")
-    data = data_of(report.write(folder, None, None).read_text())
+    data = data_of(report.write(folder).read_text())
     assert data["texts"] == [] and "You are" not in json.dumps(data)
     tape = (RUNS / "equinox/tape.jsonl").read_text().splitlines()
     assert [call for call, *_ in data["runs"][0]["outline"]] == [
@@ -235,8 +225,8 @@ def test_a_page_runs_only_its_own_script_and_sends_nothing():
 @needs_chromium
 @pytest.mark.parametrize("shown", ["equinox", "lecture", "."])
 def test_a_page_has_no_error_in_a_browser(shown, tmp_path):
-    file = report.write(RUNS / shown, tmp_path / "page.html", None)
-    with browser.opened(file, tmp_path) as opened:
+    file = report.write(RUNS / shown, tmp_path / "page.html")
+    with browser.opened(file) as opened:
         opened.evaluate(OPEN_ALL)
         opened.wait()
         assert opened.evaluate("document.querySelectorAll('.bar, td').length") > 5
@@ -245,11 +235,11 @@ def test_a_page_has_no_error_in_a_browser(shown, tmp_path):
 
 @needs_chromium
 def test_nothing_in_a_run_is_executed_by_a_browser(tmp_path):
-    data = report.run_data(RUNS / "equinox")
+    data = run_data.data_of(run_data.read(RUNS / "equinox"))
     row, media = (evil(data[key], itertools.cycle(EVIL_TEXTS)) for key in ("run", "media"))
     texts = [f"{n}{EVIL_TEXTS[n % 9]}" for n in range(500)]
     (tmp_path / "page.html").write_text(page({"run": row, "media": media}, texts))
-    with browser.opened(tmp_path / "page.html", tmp_path) as opened:
+    with browser.opened(tmp_path / "page.html") as opened:
         opened.evaluate(OPEN_ALL)
         opened.evaluate("document.querySelectorAll('a').forEach(a => a.click())")
         opened.wait()
@@ -258,22 +248,10 @@ def test_nothing_in_a_run_is_executed_by_a_browser(tmp_path):
 
 
 @needs_chromium
-def test_of_a_panel_only_text_and_plain_elements_are_shown(tmp_path):
-    file = report.write(RUNS / "equinox", tmp_path / "page.html", None)
-    markup = "<p id=a><img src=x onerror=got=1>1<math href=x><mi onclick=got=1>x</mi></math><a href=//e>2"
-    with browser.opened(file, tmp_path) as opened:
-        shown = opened.evaluate(
-            f"texts[0] = {json.dumps(markup)}; panelElement({{ html: 0 }}).innerHTML"
-        )
-    assert "img" not in shown and "href" not in shown and "onclick" not in shown
-    assert "<mi>x</mi>" in shown and "1" in shown and "2" in shown
-
-
-@needs_chromium
 def test_what_would_be_executed_in_a_page_is_refused_by_the_browser(tmp_path):
     """As if the script of the page had a mistake, and set a text as markup."""
-    file = report.write(RUNS / "lecture", tmp_path / "page.html", None)
-    with socket.create_server(("127.0.0.1", 0)) as server, browser.opened(file, tmp_path) as opened:
+    file = report.write(RUNS / "lecture", tmp_path / "page.html")
+    with socket.create_server(("127.0.0.1", 0)) as server, browser.opened(file) as opened:
         opened.evaluate(INJECTED.replace("URL", f"http://127.0.0.1:{server.getsockname()[1]}/"))
         opened.wait()
         server.setblocking(False)
@@ -283,19 +261,10 @@ def test_what_would_be_executed_in_a_page_is_refused_by_the_browser(tmp_path):
         assert "Content Security Policy" in opened.errors[0]
 
 
-@pytest.mark.parametrize(("words", "line"), [
-    (["{}"], "not a run folder"), (["{run}", "--perfetto", "{}/trace.json"], "no times"),
-])  # fmt: skip
-def test_what_cannot_be_shown_is_one_line(words, line, tmp_path, tmp_path_factory, capsys):
-    run = shutil.copytree(RUNS / "lecture", tmp_path_factory.mktemp("a") / "run")
-    for file in (run / "tape.jsonl", run / "trajectory.jsonl"):
-        rows = [json.loads(text) for text in file.read_text().splitlines()]
-        kept = [{key: value for key, value in row.items() if key != "timing"} for row in rows]
-        file.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
-    argv = [w.format(tmp_path, run=run) for w in words]
-    assert report.main(argv) == 2 and not list(tmp_path.iterdir())
+def test_what_cannot_be_shown_is_one_line(tmp_path, capsys):
+    assert report.main([str(tmp_path)]) == 2 and not list(tmp_path.iterdir())
     printed = capsys.readouterr().err
-    assert line in printed and printed.count("\n") == 1
+    assert "not a run folder" in printed and printed.count("\n") == 1
 
 
 def test_a_folder_from_someone_else_overwrites_no_file_and_hangs_nothing(tmp_path, monkeypatch):
@@ -314,38 +283,3 @@ def test_the_pages_of_runs_are_not_written_through_a_link(tmp_path, capsys):
     (tmp_path / "runs/report-runs").symlink_to(tmp_path / "mine")
     assert report.main([str(tmp_path / "runs")]) == 2 and not list((tmp_path / "mine").iterdir())
     assert "report-runs is a link" in capsys.readouterr().err
-
-
-# ---- traces --------------------------------------------------------------------------------------
-
-
-def call(name, began_s, took_s, kind="chat", **more):
-    timing = {"began_s": began_s, "took_s": took_s}
-    return {"call": name, "kind": kind, "model": "m", "failed": False, **timing, **more}
-
-
-def slices_of(run):
-    """Track, name, begin and end in seconds of each slice."""
-    events = json.loads(json.dumps(perfetto(run)))["traceEvents"]
-    tracks = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
-    slices = [(e, e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in events if e["ph"] == "X"]
-    return [(tracks[e["tid"]], e["name"], begin, round(end, 3)) for e, begin, end in slices]
-
-
-def test_a_trace_has_calls_inside_their_sub_task_and_overlapping_ones_on_tracks_of_their_own():
-    """The first sub-task makes three calls at once; the second one makes none."""
-    tasks = {j: {"id": f"t{j}", "agent": "sc"} for j in (1, 2)}
-    subtasks = [{"event": "subtask", "at": [1, j, 0], "subtask": u} for j, u in tasks.items()]
-    samples = [call(f"r1/t1/s1/p{n}", 5 + n, 2.0) for n in range(3)]
-    tape = [call("r1/main/a1", 1, 4.0), *samples, call("r1/t1/s2/Look", 9, 1.0, "ocr")]
-    assert slices_of({"name": "run", "events": subtasks, "tape": tape}) == [
-        ("main", "m", 1.0, 5.0), ("r1/t1", "t1", 5.0, 10.0), ("r1/t1", "m", 5.0, 7.0), ("r1/t1 (2)", "m", 6.0, 8.0),
-        ("r1/t1", "m", 7.0, 9.0), ("r1/t1", "Look", 9.0, 10.0),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["equinox", "equinox-mas-orchestra"])
-def test_a_trace_of_a_recorded_run_has_its_calls_in_order(name):
-    run = report.run_row(RUNS / name, report.Texts())
-    begins = [begin for _, _, begin, _ in slices_of(run)]
-    assert begins == sorted(begins) and len(begins) > len(run["tape"])

@@ -138,12 +138,12 @@ def main(argv: Sequence[str]) -> int:
     )
     p.add_argument("--live", action="store_true", help="follow a run in progress")
     a = p.parse_args(argv)
-    if a.live and (a.out or a.media):
-        p.error(
-            "--live: does not go with --out or --media; use them after the end of the run"
-        )
 
     def work() -> None:
+        if a.live and (a.out or a.media):
+            raise ConfigError(
+                "--live: does not go with --out or --media; give them later"
+            )
         print(follow(a.folder) if a.live else write(a.folder, a.out, a.media))
 
     return run_program(p.prog, work)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestra.command.terminal import describe
-from orchestra.kernel.tape import Exchange, rows_of
+from orchestra.command import outside
+from orchestra.command.terminal import describe, tell
+from orchestra.kernel.tape import Exchange
 from orchestra.kernel.vocabulary import ConfigError
 from orchestra.report.run_data import Recorded, Row, asked_of, got_from, outcome_row
 from orchestra.report.totals import cost_of, damaged_is_one_line
@@ -19,20 +19,16 @@ from orchestra.report.totals import cost_of, damaged_is_one_line
 SCORES = ("omnigaia", "judge", "gaia", "match", "exact")
 LINES = 12  # of the first decision
 LINE_CHARS = 300
+ROWS_BYTES = 1 << 28  # of the rows of a sweep
 DEPTH = 3  # of a run folder in a folder
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The run folders in a folder. Links are not followed. Raises ConfigError if there is none."""
-    found = []
-    for here, folders, files in os.walk(folder):
-        if "run.json" in files and Path(here) != folder:
-            found.append(Path(here))
-        if "run.json" in files or len(Path(here).relative_to(folder).parts) == DEPTH:
-            folders.clear()
+    """The run folders in a folder. Raises ConfigError if there is none."""
+    found = outside.runs_in(folder, DEPTH)
     if not found:
         raise ConfigError(f"{folder} is not a run folder, and has none in it")
-    return sorted(found)
+    return found
 
 
 def short_row(run: Recorded) -> Row:
@@ -65,9 +61,12 @@ def scores_in(folder: Path) -> dict[str, Row]:
     """The scores of each run, from the rows of sweeps; by the path of the run in the folder."""
     found: dict[str, Row] = {}
     for sweep in [folder, *(f for f in sorted(folder.iterdir()) if f.is_dir())]:
-        for row in _scored_rows(sweep):
-            name = (sweep / "runs" / str(row.get("run"))).relative_to(folder).as_posix()
-            found[name] = _scored(row)
+        try:
+            for row in _scored_rows(sweep):
+                run = sweep / "runs" / str(row.get("run"))
+                found[run.relative_to(folder).as_posix()] = _scored(row)
+        except (ConfigError, OSError) as error:
+            tell(f"left out: {error}")
     return found
 
 
@@ -75,20 +74,15 @@ def _scored_rows(sweep: Path) -> Iterator[Row]:
     """The rows of a sweep, with the scores that its answers got later."""
     later: dict[tuple[Any, Any], Row] = {}
     for scorer in SCORES:
-        for found in _rows(sweep / "scores" / f"{scorer}.jsonl"):
+        for found in outside.rows(sweep / "scores" / f"{scorer}.jsonl", ROWS_BYTES):
             answer = found.get("run"), found.get("answer")
             later.setdefault(answer, {})[scorer] = found.get("score")
-    for row in _rows(sweep / "rows.jsonl"):
+    for row in outside.rows(sweep / "rows.jsonl", ROWS_BYTES):
         is_done = row.get("status") == "done"
         yield {
             **row,
             **(later.get((row.get("run"), row.get("answer")), {}) if is_done else {}),
         }
-
-
-def _rows(file: Path) -> Iterator[Row]:
-    is_plain = file.is_file() and not file.is_symlink()
-    return rows_of(file) if is_plain else iter(())
 
 
 def _scored(row: Row) -> Row:

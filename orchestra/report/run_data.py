@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import orchestra
+from orchestra.command import outside
 from orchestra.kernel.folder import Event, Manifest, read_manifest, sha256_of
 from orchestra.kernel.tape import Exchange, Failure, exchanges
 from orchestra.kernel.vocabulary import ConfigError
@@ -56,6 +57,7 @@ class Recorded:
 
 def read(folder: Path) -> Recorded:
     """Raises ConfigError for a folder that is not a run, or damaged."""
+    outside.check_run(folder)
     manifest = read_manifest(folder)
     events = newest_events(folder)
     tape = exchanges(folder / "tape.jsonl")
@@ -117,7 +119,7 @@ def _function_at(source: str) -> str:
 def _changes(folder: Path) -> str:
     """The beginning of changes.diff, if the run has one."""
     file = folder / "changes.diff"
-    if file.is_symlink() or not file.is_file():
+    if not file.is_file():
         return ""
     with file.open(encoding="utf-8", errors="replace") as text:
         return text.read(DIFF_CHARS)
@@ -154,7 +156,8 @@ def call_row(exchange: Exchange, texts: Texts, manifest: Manifest) -> Row:
         row["model"] = exchange.request.get("model")
     completion = _completion_of(exchange)
     if completion is not None:
-        usage = completion.get("usage") or {}
+        usage = completion.get("usage")
+        usage = usage if isinstance(usage, dict) else {}
         row["input_tokens"] = usage.get("prompt_tokens")
         row["output_tokens"] = usage.get("completion_tokens")
     return row
@@ -226,7 +229,7 @@ def media_row(
         return row
     if not file.is_file():
         row["where"] += ", which is missing"
-    elif file.is_symlink() or file.stat().st_size > INLINE_BYTES:
+    elif file.stat().st_size > INLINE_BYTES:
         row["url"] = file.absolute().as_uri()
     else:
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"

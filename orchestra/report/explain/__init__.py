@@ -21,6 +21,7 @@ from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 
+from orchestra.command import outside
 from orchestra.command.flags import run_program
 from orchestra.command.terminal import put
 from orchestra.kernel.folder import Options
@@ -83,6 +84,7 @@ def main(argv: Sequence[str]) -> int:
     a = p.parse_args(argv)
 
     def work() -> None:
+        outside.check_run(a.folder)
         shown = panels(a.folder)
         if a.place is not None:
             shown = _at(a.place, shown)
