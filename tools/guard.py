@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from typing import Any
 from urllib.parse import unquote, urljoin
 
 import certifi
@@ -36,28 +36,39 @@ from orchestra.kernel.prompts import outside, say
 from orchestra.kernel.tape import Redact
 from orchestra.kernel.vocabulary import ToolError
 
-NOTES = "tools/notes"
 MAX_BYTES = 20 << 20
 MAX_REDIRECTS = 5
 MAX_URL_CHARS = 2000
 TIMEOUT_S = 30.0
 CONNECT_S = 10.0
-AGENT = "Mozilla/5.0 (compatible; orchestra-min)"
+HEADERS = {
+    "User-Agent": "Mozilla/5.0 (compatible; orchestra-min)",
+    "Accept-Encoding": "gzip, deflate",
+}
 GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 # Python calls these networks global, but they lead to internal addresses.
-INTERNAL = (
-    ipaddress.ip_network("2001::/32"),  # Teredo: holds an IPv4 address
-    ipaddress.ip_network("2002::/16"),  # 6to4: holds an IPv4 address
-    ipaddress.ip_network("192.88.99.0/24"),  # relays of 6to4
-    ipaddress.ip_network("192.0.0.0/24"),  # metadata of Oracle's cloud
-    ipaddress.ip_network("168.63.129.16/32"),  # metadata of Azure
-)
+INTERNAL = [
+    ipaddress.ip_network(network)
+    for network in (
+        "2001::/32",  # Teredo: holds an IPv4 address
+        "2002::/16",  # 6to4: holds an IPv4 address
+        "192.88.99.0/24",  # relays of 6to4
+        "192.0.0.0/24",  # metadata of Oracle's cloud
+        "168.63.129.16/32",  # metadata of Azure
+    )
+]
 CHUNK_BYTES = 65536
 SPACE = ord(" ")  # this and all before it: control characters
 
 
 class Refused(ToolError):
     """A URL must not be fetched; the text says why."""
+
+
+def _error(
+    section: str, url: str, kind: type[ToolError] = ToolError, **values: Any
+) -> ToolError:
+    return kind(say("tools/notes", section, url=outside(url), **values))
 
 
 @dataclass(frozen=True)
@@ -89,12 +100,10 @@ def fetch(
             if not location:
                 return _page(parts.url, response, deadline)
             target = checked(_target(parts.url, location))
-            if _origin(target) != _origin(parts):
+            if target[:4] != parts[:4]:  # scheme, user, host, port
                 headers = {}  # a key stays with its host
             parts = target
-    raise Refused(
-        say(NOTES, "web_redirects", url=outside(parts.url), limit=MAX_REDIRECTS)
-    )
+    raise _error("web_redirects", parts.url, Refused, limit=MAX_REDIRECTS)
 
 
 def checked(url: str, redact: Redact = str) -> Url:
@@ -103,13 +112,13 @@ def checked(url: str, redact: Redact = str) -> Url:
     """
     plain = unquote(unquote(url))  # ?k=sk%2D... is a key too
     if any(redact(text) != text for text in (url, plain)):
-        raise Refused(say(NOTES, "web_secret"))
+        raise _error("web_secret", "", Refused)
     try:
         parts = parse_url(url)
     except LocationParseError:
         parts = Url()
-    if not _is_plain(url) or not _is_of_the_web(url, parts):
-        raise Refused(say(NOTES, "web_malformed", url=outside(url)))
+    if not _is_well_formed(url, parts):
+        raise _error("web_malformed", url, Refused)
     return parts
 
 
@@ -119,10 +128,10 @@ def addresses(parts: Url, allow: Collection[str]) -> list[str]:
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise ToolError(say(NOTES, "web_unknown_host", host=outside(host))) from None
+        raise _error("web_unknown_host", host) from None
     found = [str(address[0]) for *_, address in rows]
     if not is_allowed(parts, allow) and not all(map(is_public, found)):
-        raise Refused(say(NOTES, "web_internal", host=outside(host)))
+        raise _error("web_internal", host, Refused)
     return found
 
 
@@ -141,35 +150,26 @@ def is_public(address: str) -> bool:
     ip = ipaddress.ip_address(address.partition("%")[0])
     if ip.is_multicast or ip.is_reserved or any(ip in network for network in INTERNAL):
         return False
-    if ip.version == 6 and ip not in GLOBAL_UNICAST:
-        return False
-    return ip.is_global
+    return ip.is_global and (ip.version == 4 or ip in GLOBAL_UNICAST)
 
 
-def _is_plain(url: str) -> bool:
-    """Whether all programs read the URL in the same way: some drop spaces and control characters,
-    and some take a backslash for a slash.
+def _is_well_formed(url: str, parts: Url) -> bool:
+    """Whether a URL is http(s), with a host, without a user or password or the zone of an address,
+    and read in the same way by all programs: some drop spaces and control characters, and some take
+    a backslash for a slash.
     """
     has_odd_character = any(char == "\\" or ord(char) <= SPACE for char in url)
-    return len(url) <= MAX_URL_CHARS and not has_odd_character
-
-
-def _is_of_the_web(url: str, parts: Url) -> bool:
-    """Whether the URL is http(s), with a host and without a user or password."""
-    if "://" not in url or parts.scheme not in PORTS or not parts.host:
+    if has_odd_character or len(url) > MAX_URL_CHARS or "://" not in url:
         return False
-    names_an_interface = "%" in parts.host  # the zone of an IPv6 address
-    return parts.auth is None and not names_an_interface
+    if parts.scheme not in PORTS or not parts.host:
+        return False
+    return parts.auth is None and "%" not in parts.host
 
 
 def _target(url: str, location: str) -> str:
     """The URL of a redirect. Servers send UTF-8 and spaces in it, but HTTP is read as Latin-1."""
     text = location.encode("latin-1", "replace").decode("utf-8", "replace").strip()
     return urljoin(url, requote_uri(text))
-
-
-def _origin(parts: Url) -> tuple[str | None, str | None, str | None, int | None]:
-    return parts.scheme, parts.auth, parts.host, parts.port
 
 
 @contextlib.contextmanager
@@ -186,21 +186,16 @@ def _response(
             connection = HTTPConnection(found[0], timeout=CONNECT_S)
             stack.callback(connection.close)
             connection.sock = _encrypted(sock, parts)
-            connection.request(
-                "GET",
-                parts.request_uri,
-                headers=_sent_headers(parts, headers),
-                preload_content=False,
-            )
+            sent = {**HEADERS, **headers, "Host": parts.netloc or ""}
+            target = parts.request_uri
+            connection.request("GET", target, headers=sent, preload_content=False)
             yield connection.getresponse()
     except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
         if time.monotonic() >= deadline:
-            raise ToolError(say(NOTES, "web_slow", url=outside(parts.url))) from None
+            raise _error("web_slow", parts.url) from None
         # Not str(error): it may quote the server.
         reason = getattr(error, "strerror", None) or type(error).__name__
-        where = outside(parts.url)
-        text = say(NOTES, "web_failed", url=where, reason=outside(reason))
-        raise ToolError(text) from None
+        raise _error("web_failed", parts.url, reason=outside(reason)) from None
 
 
 def _connect(found: list[str], parts: Url, deadline: float) -> socket.socket:
@@ -240,39 +235,21 @@ def _encrypted(sock: socket.socket, parts: Url) -> socket.socket:
     if parts.scheme != "https":
         return sock
     host, _ = _host_and_port(parts)
-    return _tls_context().wrap_socket(sock, server_hostname=host)
-
-
-@cache
-def _tls_context() -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=certifi.where())
-
-
-def _sent_headers(parts: Url, headers: Mapping[str, str]) -> dict[str, str]:
-    sent = {"User-Agent": AGENT, "Accept-Encoding": "gzip, deflate", **headers}
-    sent["Host"] = parts.netloc or ""
-    return sent
+    context = ssl.create_default_context(cafile=certifi.where())
+    return context.wrap_socket(sock, server_hostname=host)
 
 
 def _page(url: str, response: urllib3.BaseHTTPResponse, deadline: float) -> Page:
     if not 200 <= response.status < 300:
-        status = response.status
-        raise ToolError(say(NOTES, "web_status", url=outside(url), status=status))
-    content_type = response.headers.get("content-type", "").lower()
-    body = _body(response, url, deadline)
-    return Page(url=url, content_type=content_type, body=body)
-
-
-def _body(response: urllib3.BaseHTTPResponse, url: str, deadline: float) -> bytes:
+        raise _error("web_status", url, status=response.status)
     body = bytearray()
     for chunk in response.stream(CHUNK_BYTES, decode_content=True):
         body += chunk
         if len(body) > MAX_BYTES:
-            where = outside(url)
-            raise ToolError(say(NOTES, "web_too_big", url=where, mib=MAX_BYTES >> 20))
+            raise _error("web_too_big", url, mib=MAX_BYTES >> 20)
     if time.monotonic() >= deadline:  # shut by the timer: the body is cut off
-        raise ToolError(say(NOTES, "web_slow", url=outside(url)))
-    return bytes(body)
+        raise _error("web_slow", url)
+    return Page(url, response.headers.get("content-type", "").lower(), bytes(body))
 
 
 def _host_and_port(parts: Url) -> tuple[str, int]:

@@ -23,7 +23,14 @@ SERPER_AT = "SERPER_URL"  # another service with the same format
 TIMEOUT_S = 20.0
 MAX_RESULTS = 20
 MAX_CHARS = 5000  # of each text of a result
-DESCRIPTIONS = "type", "answer", "snippet", "description", "date"  # fields of an entry
+DESCRIPTIONS = (
+    "type",
+    "answer",
+    "snippet",
+    "body",
+    "description",
+    "date",
+)  # fields of an entry
 
 FoundPage = dict[str, str]
 
@@ -72,8 +79,11 @@ def serper(asked: dict[str, Any]) -> list[FoundPage]:
         reason = str(error)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         reason = "no JSON"  # or JSON of another shape
-    why = outside(reason)
-    raise ToolError(say("tools/notes", "search_failed", engine="Serper", reason=why))
+    raise _failed("Serper", outside(reason))
+
+
+def _failed(engine: str, reason: str) -> ToolError:
+    return ToolError(say("tools/notes", "search_failed", engine=engine, reason=reason))
 
 
 def _serper_rows(found: dict[str, Any], limit: int) -> list[FoundPage]:
@@ -85,21 +95,14 @@ def _serper_rows(found: dict[str, Any], limit: int) -> list[FoundPage]:
 
 def _row(entry: dict[str, Any]) -> FoundPage:
     """The fields that an entry of the reply has, cut."""
-    row = {
-        "link": entry.get("link")
-        or entry.get("website")
-        or entry.get("descriptionLink"),
-        "text": _description(entry),
-        "title": entry.get("title"),
-    }
-    return {name: _text(value) for name, value in row.items() if value}
-
-
-def _description(entry: dict[str, Any]) -> str:
+    links = (entry.get(name) for name in ("link", "website", "descriptionLink", "href"))
     lines = [entry.get(name) for name in DESCRIPTIONS]
     attributes = entry.get("attributes") or {}
     lines += [f"{name}: {value}" for name, value in attributes.items()]
-    return "\n".join(str(line) for line in lines if line)
+    text = "\n".join(str(line) for line in lines if line)
+    link = next(filter(None, links), "")
+    row = {"link": link, "text": text, "title": entry.get("title")}
+    return {name: _text(value) for name, value in row.items() if value}
 
 
 def _text(value: Any) -> str:
@@ -120,24 +123,11 @@ def duckduckgo(asked: dict[str, Any]) -> list[FoundPage]:
     except DDGSException as error:
         if "No results" in str(error):
             return []
-        reason = type(error).__name__
-        raise ToolError(
-            say("tools/notes", "search_failed", engine="ddgs", reason=reason)
-        ) from None
-    return [_ddgs_row(page) for page in pages]
+        raise _failed("ddgs", type(error).__name__) from None
+    return [_row(page) for page in pages]
 
 
 def _region(asked: dict[str, Any]) -> str:
     """Country and language as ddgs wants them: us-en. Some engines refuse us-zh-CN."""
-    country, _, _ = asked.get("gl", "us").partition("-")
-    language, _, _ = asked.get("hl", "en").partition("-")
-    return f"{country}-{language}".lower()
-
-
-def _ddgs_row(page: dict[str, Any]) -> FoundPage:
-    entry = {
-        "link": page.get("href"),
-        "snippet": page.get("body"),
-        "title": page.get("title"),
-    }
-    return _row(entry)
+    named = (asked.get("gl", "us"), asked.get("hl", "en"))
+    return "-".join(name.partition("-")[0] for name in named).lower()
