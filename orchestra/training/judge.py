@@ -26,7 +26,7 @@ from pydantic import Json
 from orchestra.kernel.chat import Chat
 from orchestra.kernel.folder import decision_row
 from orchestra.kernel.money import Purse
-from orchestra.kernel.prompts import explained, fenced, render, say
+from orchestra.kernel.prompts import THINK_END, explained, fenced, render, say
 from orchestra.kernel.tape import Tape, redact_keys
 from orchestra.kernel.vocabulary import (
     Backend,
@@ -35,7 +35,6 @@ from orchestra.kernel.vocabulary import (
     Messages,
     ModelMistake,
 )
-from orchestra.methods.replies import THINK_END
 from orchestra.training import exact, rubric
 from orchestra.training.examples import Example, state_of
 from orchestra.training.options import Above0, Checked, Count

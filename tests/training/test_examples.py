@@ -11,6 +11,7 @@ from orchestra.training.examples import Example, read, state_of, state_row, writ
 from orchestra.training.examples.__main__ import main
 from orchestra.training.examples.recorded import from_run, succeeded
 from orchestra.training.reading import read_decision
+from orchestra.variation.fork import run_fork
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, Options, pool_at
 from tests.scripted import complete, delegate, finish, is_main
@@ -99,6 +100,14 @@ def test_a_changed_prompt_is_not_taken_for_the_recorded_one(record, monkeypatch)
     monkeypatch.setattr("orchestra.methods.orchestra_o1.OrchestraO1.prompt", lambda *_, **__: new)
     with pytest.raises(ConfigError, match="r1/main"):
         from_run(folder)
+
+
+def test_a_round_that_the_user_decided_is_no_example(record, tmp_path):
+    folder, _ = record(delegate("find"), complete("7"), complete("8"))
+    look = {"action": "delegate", "subtasks": [{"id": "t1", "instruction": "look"}]}
+    run_fork(folder, tmp_path / "fork", what_if={"r1": look})
+    (example,) = from_run(tmp_path / "fork")
+    assert example.reference["params"] == {"answer": "8"} and example.id == "fork-r2"
 
 
 def test_a_fallback_and_a_wrong_answer_are_no_success(record):

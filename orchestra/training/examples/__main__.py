@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestra.command import DAMAGE, WHY_CHARS, outside
 from orchestra.command.flags import OneLineParser, run_program
 from orchestra.command.names import LISTED, objects
+from orchestra.command.redact import Redact
 from orchestra.command.terminal import tell
 from orchestra.evaluation.questions import Question, load
 from orchestra.kernel.folder import Options, read_manifest
@@ -51,29 +53,46 @@ def parser() -> OneLineParser:
 
 
 def examples_of(a: argparse.Namespace) -> list[Example]:
-    """The examples of the runs that succeeded, or of all. Says which runs are left out. Raises
-    ConfigError if none is left.
-    """
+    """The examples of the runs that succeeded, or of all. Raises ConfigError if there are none."""
     asked: dict[str, Question] = {}
     if a.answers is not None:
         asked = {q.question: q for q in load(a.answers)}
-    again = Options.of(**{name: getattr(a, name) for name in AGAIN if getattr(a, name)})
     examples: list[Example] = []
     for folder in a.runs:
-        manifest = read_manifest(folder)
-        question = manifest.question.strip()
-        right = asked[question].accepted if question in asked else ()
-        if manifest.options.method not in METHODS:
-            tell(f"{folder}: left out, no {' or '.join(METHODS)}")
-        elif not a.all and not succeeded(folder, right, question):
-            tell(f"{folder}: left out, it did not succeed (--all takes it)")
-        else:
-            listed = manifest.more.get(LISTED)
-            with objects(again, a.out.with_suffix(".log"), str, listed) as (given, _):
-                examples += from_run(folder, right, **given)
+        outside.check_run(folder)
+        try:
+            examples += _of_run(a, folder, asked)
+        except DAMAGE as error:
+            if any(
+                getattr(a, name) for name in AGAIN
+            ):  # the user's Python may have raised it
+                raise
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:WHY_CHARS]
+            raise ConfigError(
+                f"{folder} is damaged, or of another version ({why})"
+            ) from error
     if not examples:
         raise ConfigError("no run of those given succeeded; give others, or --all")
     return examples
+
+
+def _of_run(
+    a: argparse.Namespace, folder: Path, asked: Mapping[str, Question]
+) -> list[Example]:
+    """The examples of a run; [] of one that is left out, which is said."""
+    manifest = read_manifest(folder)
+    question = manifest.question.strip()
+    right = asked[question].accepted if question in asked else ()
+    if manifest.options.method not in METHODS:
+        tell(f"{folder}: left out, no {' or '.join(METHODS)}")
+        return []
+    if not a.all and not succeeded(folder, right, question):
+        tell(f"{folder}: left out, it did not succeed (--all takes it)")
+        return []
+    again = Options.of(**{name: getattr(a, name) for name in AGAIN if getattr(a, name)})
+    listed = manifest.more.get(LISTED)
+    with objects(again, a.out.with_suffix(".log"), Redact([]), listed) as (given, _):
+        return from_run(folder, right, **given)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ from orchestra.kernel.tape import TapeMiss
 from orchestra.kernel.vocabulary import ConfigError, Decision, Messages, Reply, State
 from orchestra.methods.replies import find_action
 from orchestra.training.examples import Example, state_row
+from orchestra.variation.fork import change_of
 from orchestra_min import Parts, replay
 
 METHODS = ("orchestra-o1", "aorchestra")
@@ -41,13 +42,15 @@ class Watch:
         """The parts of the run, with a method that is watched."""
         decide = parts.method.decide
 
-        def decide_and_note(state: State, ask: Ask, *rest: Any) -> Decision:
+        def decide_and_note(
+            state: State, ask: Ask, mistake: str, last_chance: bool
+        ) -> Decision:
             def ask_and_note(messages: Messages, *how: Any, **named: Any) -> Reply:
                 reply = ask(messages, *how, **named)
                 self.newest = Moment(state, messages, reply.text)
                 return reply
 
-            return decide(state, ask_and_note, *rest)
+            return decide(state, ask_and_note, mistake, last_chance)
 
         parts.method.decide = decide_and_note  # type: ignore[method-assign]
         return parts
@@ -67,7 +70,8 @@ def moments_of(folder: Path, **given: Any) -> list[Moment]:
     """
     watch = Watch()
     try:
-        replay(folder, listeners=[watch.hear], change=watch.change, **given)
+        change = change_of(folder, given={**given, "change": watch.change})
+        replay(folder, listeners=[watch.hear], change=change, **given)
     except TapeMiss as miss:
         if miss.differs:
             why = (
