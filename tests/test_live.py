@@ -48,7 +48,7 @@ def test_the_page_is_only_for_who_knows_its_path_and_names_this_host(server):
 def test_a_page_may_ask_only_its_own_server(server):
     url, _ = server
     assert "connect-src 'self'" in get(url, url.path)[1]
-    assert "connect-src" not in page_of({}, ())
+    assert "connect-src" not in page_of({})
 
 
 def test_data_that_a_page_has_is_not_sent_again(server):

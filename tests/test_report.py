@@ -174,7 +174,7 @@ def test_an_installed_program_has_all_files_of_the_page():
 
 
 def test_no_text_of_a_model_is_markup(tmp_path):
-    text = page({"run": {"answer": EVIL, "name": EVIL}}, [EVIL])
+    text = page({"run": {"answer": EVIL, "name": EVIL}, "texts": [EVIL]})
     assert EVIL not in text and data_of(text)["run"]["answer"] == EVIL
     assert text.count("<script") == template().count("<script") == 3
 
@@ -238,7 +238,7 @@ def test_nothing_in_a_run_is_executed_by_a_browser(tmp_path):
     data = run_data.data_of(run_data.read(RUNS / "equinox"))
     row, media = (evil(data[key], itertools.cycle(EVIL_TEXTS)) for key in ("run", "media"))
     texts = [f"{n}{EVIL_TEXTS[n % 9]}" for n in range(500)]
-    (tmp_path / "page.html").write_text(page({"run": row, "media": media}, texts))
+    (tmp_path / "page.html").write_text(page({"run": row, "media": media, "texts": texts}))
     with browser.opened(tmp_path / "page.html") as opened:
         opened.evaluate(OPEN_ALL)
         opened.evaluate("document.querySelectorAll('a').forEach(a => a.click())")

@@ -36,8 +36,7 @@ def report(folder: Path, media: Path | None = None) -> str:
 
 
 def _page_of(run: run_data.Recorded, media: Path | None) -> str:
-    data = run_data.data_of(run, media)
-    return page(data, data["texts"])
+    return page(run_data.data_of(run, media))
 
 
 def write(folder: Path, out: Path | None = None, media: Path | None = None) -> Path:
@@ -74,7 +73,7 @@ def _write_runs(folder: Path, file: Path, media: Path | None) -> str:
     for name, scored in scores.items():
         if scored["unfinished"]:
             rows.append({**scored, "name": name, "state": "unfinished"})
-    return page({"runs": rows, "name": folder.resolve().name}, ())
+    return page({"runs": rows, "name": folder.resolve().name})
 
 
 def _put(file: Path, text: str, within: Path) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,15 @@ def template() -> str:
     return text.replace("{{STYLE}}", style).replace("{{SCRIPT}}", "\n".join(scripts))
 
 
-def page(data: Mapping[str, Any], texts: Iterable[str], live: bool = False) -> str:
+def page(data: Mapping[str, Any], live: bool = False) -> str:
     """The page with its data, compressed: no text of a model can become markup or script. `live`:
     it may ask its server for newer data.
     """
-    head = {key: value for key, value in data.items() if key != "texts"}
+    head = dict(data)
+    texts = head.pop("texts", [])  # shown later: they are long
     text = template().replace("{{POLICY}}", policy(live))
     text = text.replace("{{DATA}}", packed({**head, "live": live}))
-    return text.replace("{{TEXTS}}", packed(list(texts)))  # shown later: they are long
+    return text.replace("{{TEXTS}}", packed(texts))
 
 
 def packed(data: Any) -> str:

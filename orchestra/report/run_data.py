@@ -119,10 +119,7 @@ def _function_at(source: str) -> str:
 def _changes(folder: Path) -> str:
     """The beginning of changes.diff, if the run has one."""
     file = folder / "changes.diff"
-    if not file.is_file():
-        return ""
-    with file.open(encoding="utf-8", errors="replace") as text:
-        return text.read(DIFF_CHARS)
+    return file.read_text("utf-8", "replace")[:DIFF_CHARS] if file.is_file() else ""
 
 
 # ---- its calls -----------------------------------------------------------------------------------

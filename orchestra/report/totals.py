@@ -22,7 +22,7 @@ from orchestra.kernel.folder import (
 )
 from orchestra.kernel.money import add_usd, assumed_usd, usage_of
 from orchestra.kernel.tape import Exchange, Failure, exchanges
-from orchestra.kernel.vocabulary import Backend, ConfigError, Pool
+from orchestra.kernel.vocabulary import Backend, ConfigError, ModelMistake, Pool
 from orchestra.parts import METHOD
 
 RUNNING = Ending("interrupted", why="it is still running", finished=False)
@@ -115,7 +115,7 @@ def damaged_is_one_line(folder: Path) -> Iterator[None]:
     """Inside, a row of another shape than ours is a ConfigError."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ModelMistake) as error:
         problem = f"has a damaged row ({type(error).__name__}: {error}); restore a copy"
         raise ConfigError(f"{folder} {problem}") from None
 
@@ -169,7 +169,7 @@ def cost_of(manifest: Manifest, exchange: Exchange) -> Totals:
     outcome = exchange.outcome
     kind = exchange.request["kind"]
     if isinstance(outcome, Failure):
-        value: Any = {"unanswered": outcome.unanswered, "most_usd": outcome.most_usd}
+        value: Any = vars(outcome)
         kind = "failure"
     elif isinstance(outcome.value, dict) and "unanswered" in outcome.value:
         value = outcome.value

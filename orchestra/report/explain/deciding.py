@@ -18,7 +18,6 @@ FORMULA_20 = "C_{t+1} = argmax_{|C| ≤ L_ctx} I(C; q) + Σ_{h ∈ H_{t+1}} w(h)
 FORMULA_21 = "B_{t+1} = B_t − Σ_j c_{t,j}"
 FORMULA_22 = "p_stop(s_t) = p(a_t = complete | s_t) > τ_stop"
 NO_LIMIT = 1 << 60  # of tokens
-LEFT_OUT = "A part of the tokens is reserved for the line that counts what is left out."
 
 
 # ---- Eq. 20 --------------------------------------------------------------------------------------
@@ -51,7 +50,6 @@ def context(round: Round) -> Iterator[Panel]:
         numbers=f"|C| = {tokens(s.context)} ≤ {limit}",
         columns=("tokens",) if is_whole else ("tokens", "gain per token"),
         rows=tuple(rows),
-        notes=() if is_whole else (LEFT_OUT,),
         source=source_of(select),
     )
 

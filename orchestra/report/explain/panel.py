@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -68,16 +68,6 @@ def figure(value: float | None) -> str:
     if "e-" in text:
         return f"{value:.8f}".rstrip("0").rstrip(".")
     return f"{value:.0f}" if "e" in text else text
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names in a sentence.
-
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    *others, last = names or [""]
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def shortened(text: str, chars: int = NAME_CHARS) -> str:

@@ -24,7 +24,7 @@ from orchestra.kernel.vocabulary import (
     Delegate,
     SubTask,
 )
-from orchestra.report.explain.panel import Panel, Row, figure, listed, source_of
+from orchestra.report.explain.panel import Panel, Row, figure, source_of
 from orchestra.report.explain.rounds import PAPER, Ran, Round
 
 FORMULA_5 = "b^*(u) = argmax_b ⟨r(u), φ_b⟩ − λ_c κ_b ℓ(u) − λ_l δ_b"
@@ -131,7 +131,7 @@ def _tools(round: Round, u: SubTask, ran: Ran) -> Iterator[Panel]:
     if round.method not in NAMES_EXECUTORS or u.agent == "mini-swe":
         return
     chosen = ran.subtask.tools or ()
-    got = f"{u.id} got {listed(chosen) or 'no tools'}"
+    got = f"{u.id} got {', '.join(chosen) or 'no tools'}"
     panel = Panel(str(ran.place), "7", f"{got}: the main agent's choice.")
     if u.tools is not None:
         yield panel
@@ -147,7 +147,7 @@ def _tools(round: Round, u: SubTask, ran: Ran) -> Iterator[Panel]:
         formula=FORMULA_7,
         columns=("gain",),
         rows=tuple(rows),
-        notes=(_needs(u, r), *_differs(listed(computed), listed(chosen))),
+        notes=(_needs(u, r), *_differs(", ".join(computed), ", ".join(chosen))),
         source=source_of(tool_gain),
     )
 

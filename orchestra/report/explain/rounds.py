@@ -19,12 +19,10 @@ from orchestra.kernel.money import Purse, reserve_usd
 from orchestra.kernel.placing import Capabilities, Graph, refine
 from orchestra.kernel.vocabulary import (
     Complete,
-    ConfigError,
     Decision,
     Delegate,
     Evidence,
     Media,
-    ModelMistake,
     Place,
     Pool,
     Result,
@@ -92,13 +90,7 @@ def rounds(folder: Path) -> list[Round]:
             if event["event"] in ("decision", "subtask", "result"):
                 of_round[event["at"][0]].append(event)
         past = _Past(manifest, _task(folder, manifest))
-        try:
-            return [past.round(t, events) for t, events in of_round.items()]
-        except ModelMistake as mistake:
-            problem = (
-                f"has a decision that is a mistake ({mistake.rule}); restore a copy"
-            )
-            raise ConfigError(f"{folder} {problem}") from None
+        return [past.round(t, events) for t, events in of_round.items()]
 
 
 def _task(folder: Path, manifest: Manifest) -> Task:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from orchestra.kernel.prompts import visible
-from orchestra.report.explain.panel import Panel, Row, figure, shortened
+from orchestra.report.explain.panel import Panel, figure, shortened
 
 WIDTH = 80
 ROWS = 40  # of a table
@@ -37,8 +37,9 @@ def _table(panel: Panel) -> Iterator[str]:
     for row, name in zip(shown, names, strict=True):
         mark = ">" if row.chosen else " "
         figures = [figure(value) for value in row.figures]
-        yield from _with_note(
-            f"  {mark} {name.ljust(width)}{_cells(figures, panel.columns)}", row
+        yield f"  {mark} {name.ljust(width)}{_cells(figures, panel.columns)}"
+        yield from wrap(
+            row.note, WIDTH, initial_indent="      ", subsequent_indent="      "
         )
     left_out = len(panel.rows) - len(shown)
     if left_out:
@@ -48,14 +49,3 @@ def _table(panel: Panel) -> Iterator[str]:
 def _cells(texts: Sequence[str], columns: Sequence[str]) -> str:
     cells = zip(texts, columns, strict=True)
     return "".join(f"  {cell.rjust(max(len(column), 8))}" for cell, column in cells)
-
-
-def _with_note(line: str, row: Row) -> Iterator[str]:
-    note = " ".join(row.note.split())
-    if len(line) + 2 + len(note) <= WIDTH:
-        yield f"{line}  {note}".rstrip()
-    else:
-        yield line
-        yield from wrap(
-            note, WIDTH, initial_indent="      ", subsequent_indent="      "
-        )
