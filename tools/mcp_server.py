@@ -13,7 +13,7 @@ import re
 import shlex
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,20 +36,10 @@ Ask = Callable[..., Any]  # ask(method, **arguments): one request over a connect
 Row = dict[str, Any]  # a tool of a server: server, name, description, input_schema
 
 
-@contextlib.contextmanager
-def serving(command: str, log: Path, redact: Redact = str) -> Iterator[Server]:
-    """A server, which ends with the block. What it printed is added to `log`, without keys, if the
-    folder of that is there.
-    """
-    # The stack itself would suppress exceptions of the block; its close() does not get them.
-    with contextlib.closing(contextlib.ExitStack()) as running:
-        server = Server(command, redact, running)
-        running.callback(lambda: server.keep_log(log))  # when it has ended
-        yield server
-
-
 class Server:
-    """An MCP server, started or connected to by the first request; `running` ends it."""
+    """An MCP server, started or connected to by the first request. `running` ends it: its close(),
+    because the stack itself would suppress exceptions of its block.
+    """
 
     def __init__(
         self, command: str, redact: Redact, running: contextlib.ExitStack
@@ -60,22 +50,10 @@ class Server:
         self.listed: list[Row] = []
         self._running = running
         folder = running.enter_context(tempfile.TemporaryDirectory())
-        self._printed = Path(folder) / "printed"
+        self._printed = Path(folder, "printed")  # to standard error
         self._lock = threading.Lock()
         self._ask: Ask | None = None
         self._starts = 0
-
-    def printed(self) -> str:
-        """What it has printed to standard error, without keys."""
-        if not self._printed.exists():
-            return ""
-        return self.redact(self._printed.read_text("utf-8", "replace"))
-
-    def keep_log(self, log: Path) -> None:
-        text = self.printed()
-        if text and log.parent.is_dir():
-            with log.open("a", encoding="utf-8") as file:
-                file.write(text)
 
     def ask(self, method: str, **arguments: Any) -> Any:
         """Sends a request, from any thread; after a crash it is repeated."""
@@ -129,7 +107,7 @@ class Server:
         if url.startswith(("http://", "https://")):
             return url
         words = [os.path.expandvars(word) for word in shlex.split(self.command)]
-        program, *arguments = words if words else [""]
+        program, *arguments = words or [""]
         errors = self._running.enter_context(self._printed.open("a"))
         parameters = StdioServerParameters(command=program, args=arguments)
         return stdio_client(parameters, errlog=errors)
@@ -154,11 +132,10 @@ class Server:
             raise ConfigError(f"{flag}: needs pip install '.[tools]'") from None
         # Errors come from four libraries, which do not document them.
         except Exception as error:
-            told = [
-                self.redact(one_line(error))[:300],
-                *self.printed().splitlines()[-1:],
-            ]
-            reason = "; ".join(told)[:600]
+            told = [one_line(error)[:300]]
+            if self._printed.exists():
+                told += self._printed.read_text("utf-8", "replace").splitlines()[-1:]
+            reason = self.redact("; ".join(told))[:600]
             raise ConfigError(f"{flag}: its tools cannot be used ({reason})") from None
 
     def _rows(self) -> list[Row]:
@@ -174,11 +151,10 @@ class Server:
     def call(self, tool: str, arguments: dict[str, Any]) -> str:
         """The answer of a tool as text. Raises ToolError."""
         answer = self.ask("call_tool", name=tool, arguments=arguments)
-        texts = [_text(part) for part in answer.content]
-        has_text = any(part.type == "text" for part in answer.content)
-        if answer.structured_content is not None and not has_text:
-            texts.append(json.dumps(answer.structured_content, ensure_ascii=False))
-        text = "\n".join(texts)
+        text = "\n".join(_text(part) for part in answer.content)
+        structured = answer.structured_content
+        if structured is not None and "text" not in {p.type for p in answer.content}:
+            text += json.dumps(structured, ensure_ascii=False)
         if answer.is_error:
             raise ToolError(say(NOTES, "own_failed", tool=tool, reason=fenced(text)))
         return text
@@ -208,6 +184,7 @@ def _tool(row: Row, server: Server, taken: Set[str]) -> Tool:
     inputs = without_refs(schema)
     name = _free_name(row, taken)
     signature = json.dumps(inputs, ensure_ascii=False)
+    purpose = " ".join((row["description"] or "").split())
 
     def call(env: Environment, arguments: dict[str, Any]) -> str:
         run = partial(server.call, row["name"], arguments)
@@ -218,7 +195,7 @@ def _tool(row: Row, server: Server, taken: Set[str]) -> Tool:
         capabilities=frozenset({OF_USER}),
         inputs=inputs,
         signature=signature,
-        manual=_manual(name, row["description"], signature),
+        manual=f"{name}\n    {purpose}\n    parameters: {signature}",
         check=partial(_arguments, validator(inputs)),
         function=call,
     )
@@ -232,38 +209,21 @@ def _free_name(row: Row, taken: Set[str]) -> str:
     return name
 
 
-def _manual(name: str, description: str | None, signature: str) -> str:
-    """The description for a model, like that of the shipped tools."""
-    purpose = "" if description is None else " ".join(description.split())
-    return f"{name}\n    {purpose}\n    parameters: {signature}"
-
-
 def _arguments(validator: Any, params: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, without null for optional parameters. Raises ValueError."""
-    required = validator.schema.get("required", ())
-    given = {
-        name: value
-        for name, value in params.items()
-        if value is not None or name in required
-    }
-    problems = _problems(validator, given)
-    if problems:
-        raise ValueError("; ".join(problems))
-    return {"arguments": given}
-
-
-def _problems(validator: Any, arguments: dict[str, Any]) -> list[str]:
-    """What the schema forbids, as far as Python can check it; the server checks the rest."""
+    """The arguments of a call, without null for optional parameters. Raises ValueError for what the
+    schema forbids, as far as Python can check it; the server checks the rest.
+    """
     from jsonschema.exceptions import best_match
 
-    problems: list[str] = []
+    required = validator.schema.get("required", ())
+    given = {n: v for n, v in params.items() if v is not None or n in required}
     # An error in the middle is one of a pattern that Python cannot read, or of a huge number.
-    try:
-        for error in validator.iter_errors(arguments):
-            if error.validator == "multipleOf":  # floats are inexact
-                continue
-            best = best_match([error])
-            problems.append(f"{best.json_path}: {best.message[:200]}")
-    except (re.error, OverflowError):
-        return []
-    return problems
+    with contextlib.suppress(re.error, OverflowError):
+        errors = validator.iter_errors(given)
+        best = [
+            best_match([e]) for e in errors if e.validator != "multipleOf"
+        ]  # inexact
+        problems = "; ".join(f"{e.json_path}: {e.message[:200]}" for e in best)
+        if problems:
+            raise ValueError(problems)
+    return {"arguments": given}

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestra.kernel.tape import Redact
 from orchestra.kernel.tool import Tool
 from orchestra.kernel.vocabulary import FINISH, INVALID, ConfigError
-from orchestra.tools import mcp_server
-from orchestra.tools.mcp_server import Row
+from orchestra.tools.mcp_server import Row, Server
 from orchestra.tools.python_function import tool_of
 
 
@@ -31,18 +29,16 @@ class Own(NamedTuple):
 def own_tools(
     functions: Sequence[Any],
     servers: Sequence[str],
-    log: Path,
     taken: Collection[str] = (),
     listed: Mapping[str, list[Row]] | None = None,
     redact: Redact = str,
 ) -> Iterator[Own]:
-    """The tools of functions (or Tools), and of MCP servers, which end with the block. `log` gets
-    what they print, if its folder is there at the end. `taken`: the names of other tools. Raises
-    ConfigError.
+    """The tools of functions (or Tools), and of MCP servers, which end with the block. `taken`: the
+    names of other tools; `listed`: what a run that goes on or is replayed has. Raises ConfigError.
     """
     own = Own({}, {})
     others = {FINISH, INVALID, *taken}
-    with contextlib.ExitStack() as stack:
+    with contextlib.closing(contextlib.ExitStack()) as running:
         for function in functions:
             made = tool_of(function)
             if made.name in others or made.name in own.tools:
@@ -51,7 +47,7 @@ def own_tools(
                 )
             own.tools[made.name] = made
         for command in servers:
-            server = stack.enter_context(mcp_server.serving(command, log, redact))
+            server = Server(command, redact, running)
             rows = (listed or {}).get(command)
             found = server.tools(rows, others | own.tools.keys())
             own.tools.update(found)
