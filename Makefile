@@ -57,7 +57,6 @@ lint: $(VENV)/dev
 
 lint-train: $(VENV)/train  ## types of the training code need torch
 	$(RUN) -m mypy -p orchestra.training -m train_da_grpo
-	$(RUN) -m mypy fixtures/experiment.py
 	$(RUN) -m mypy fixtures/text_lab.py
 
 QUESTION ?= What time is it in UTC when it is 7:49 AM on September 23 in Prague?
