@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -63,18 +64,25 @@ def command(
     """
     visible = _visible(venv)
     work = _work_folder(alias, visible)
+    # Only in its own user namespace can a user be root.
+    of_user = ("--unshare-user", "--uid", "0", "--gid", "0")
     options: list[Option] = [
-        *_namespaces(),
-        ("--die-with-parent",),
-        ("--as-pid-1",),
-        *_capabilities(),
-        ("--proc", "/proc"),
-        *_devices(),
-        *_memory_disk("/tmp"),
-        *_folder(work),
+        *((f"--unshare-{name}",) for name in NAMESPACES),
+        of_user if os.geteuid() != 0 else (),
+        ("--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"),
+        *(("--cap-add", f"CAP_{name}") for name in CAPABILITIES),
+        ("--proc", "/proc", "--dev", "/dev"),
+        # It reads like /dev/zero, but a shared mapping of /dev/zero is memory of no process.
+        ("--dev-bind", "/dev/full", "/dev/zero"),
+        _memory_disk("/dev/shm"),
+        # /dev is itself a disk in memory, which no limit covers.
+        ("--remount-ro", "/dev"),
+        _memory_disk("/tmp"),
+        *_parents(work),
+        _memory_disk(str(work)),
+        ("--symlink", str(work), WORK) if work != Path(WORK) else (),
         *_mounts(visible, venv, media, work),
-        ("--remount-ro", "/"),
-        ("--clearenv",),
+        ("--remount-ro", "/", "--clearenv"),
         *(("--setenv", name, value) for name, value in variables.items()),
         ("--chdir", "/"),
     ]
@@ -86,31 +94,8 @@ def absolute(path: str) -> str:
     return os.path.normpath(Path(path).absolute())
 
 
-def _namespaces() -> list[Option]:
-    options: list[Option] = [(f"--unshare-{name}",) for name in NAMESPACES]
-    if os.geteuid() != 0:  # only in its own user namespace can a user be root
-        options += [("--unshare-user",), ("--uid", "0"), ("--gid", "0")]
-    return options
-
-
-def _capabilities() -> list[Option]:
-    added = [("--cap-add", f"CAP_{name}") for name in CAPABILITIES]
-    return [("--cap-drop", "ALL"), *added]
-
-
-def _devices() -> list[Option]:
-    return [
-        ("--dev", "/dev"),
-        # It reads like /dev/zero, but a shared mapping of /dev/zero is memory of no process.
-        ("--dev-bind", "/dev/full", "/dev/zero"),
-        *_memory_disk("/dev/shm"),
-        # /dev is itself a disk in memory, which no limit covers.
-        ("--remount-ro", "/dev"),
-    ]
-
-
-def _memory_disk(path: str) -> list[Option]:
-    return [("--perms", "1777"), ("--tmpfs", path)]
+def _memory_disk(path: str) -> Option:
+    return ("--perms", "1777", "--tmpfs", path)
 
 
 def _work_folder(alias: Path | None, visible: list[Path]) -> Path:
@@ -124,32 +109,22 @@ def _work_folder(alias: Path | None, visible: list[Path]) -> Path:
     return work if taken else alias
 
 
-def _folder(work: Path) -> list[Option]:
-    options = [*_parents(work), *_memory_disk(str(work))]
-    if work != Path(WORK):
-        options.append(("--symlink", str(work), WORK))
-    return options
-
-
 def _mounts(
     visible: list[Path], venv: Path | None, media: Path | None, work: Path
-) -> list[Option]:
+) -> Iterator[Option]:
     """What is shown read-only: each path in the sandbox, with the path outside that it shows."""
     sources = {path: path for path in visible}
     if venv is not None:
         sources[venv] = venv.resolve()
     if media is not None and media.is_dir():
         sources[work / "media"] = media.resolve()
-    return [
-        *chain.from_iterable(_mount(path, source) for path, source in sources.items())
-    ]
-
-
-def _mount(path: Path, source: Path) -> list[Option]:
-    # A link such as /bin -> usr/bin stays a link: what it leads to has a mount of its own.
-    if source.is_symlink():
-        return [*_parents(path), ("--symlink", str(source.readlink()), str(path))]
-    return [*_parents(path), ("--ro-bind", str(source), str(path))]
+    for path, source in sources.items():
+        yield from _parents(path)
+        # A link such as /bin -> usr/bin stays a link: what it leads to has a mount of its own.
+        if source.is_symlink():
+            yield "--symlink", str(source.readlink()), str(path)
+        else:
+            yield "--ro-bind", str(source), str(path)
 
 
 def _parents(path: Path) -> list[Option]:
@@ -163,13 +138,8 @@ def _visible(venv: Path | None = None) -> list[Path]:
     prefixes = [sys.base_prefix, sys.prefix, *_base_of(venv)]
     unique = dict.fromkeys(absolute(prefix) for prefix in prefixes)
     parts = [Path(prefix) / name for prefix in unique for name in PYTHON_PARTS]
-    paths = [Path(path) for path in SYSTEM]
-    paths += [part for part in parts if not _is_of_system(part)]
-    return [path for path in paths if path.exists()]
-
-
-def _is_of_system(part: Path) -> bool:
-    return any(part.is_relative_to(path) for path in SYSTEM)
+    others = [part for part in parts if not any(map(part.is_relative_to, SYSTEM))]
+    return [path for path in (*map(Path, SYSTEM), *others) if path.exists()]
 
 
 def _base_of(venv: Path | None) -> list[str]:

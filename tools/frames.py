@@ -60,14 +60,10 @@ def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[Shot]:
         stream.codec_context.thread_count = THREADS
         length_s = _length_s(source, stream)
         start_s, end_s = window
-        end_s = length_s if end_s is None else min(end_s, length_s)
+        end_s = min(end_s or length_s, length_s)
         if start_s >= end_s:
-            length = clock(length_s)
-            raise ToolError(
-                say(
-                    "tools/notes", "after_the_end", name=named(path.name), length=length
-                )
-            )
+            told = {"name": named(path.name), "length": clock(length_s)}
+            raise ToolError(say("tools/notes", "after_the_end", **told))
         last_s = -1.0
         for wanted_s in _times(source, stream, start_s, end_s, count):
             time_s, frame = _frame_at(source, stream, wanted_s)
@@ -135,10 +131,8 @@ def _frame_at(
         # Some formats seek to packets that cannot be decoded without those before them.
         packets = dropwhile(lambda packet: not packet.is_keyframe, source.demux(stream))
         for frame in chain.from_iterable(packet.decode() for packet in packets):
-            stamp_s = 0.0 if frame.time is None else frame.time
-            time_s = max(stamp_s - origin, 0.0)
-            _, shown = best
-            if shown is not None and time_s > wanted_s:
+            time_s = max((frame.time or 0.0) - origin, 0.0)
+            if best[1] is not None and time_s > wanted_s:
                 break
             best = (time_s, frame)
             if only_key:
@@ -151,26 +145,18 @@ def _upright(frame: Any) -> Any:
     degrees = frame.rotation
     share = FRAME_SIDE / max(frame.width, frame.height)
     if share < 1:
-        width = max(1, round(frame.width * share))
-        height = max(1, round(frame.height * share))
-        frame = frame.reformat(width, height, "rgb24", interpolation="BICUBIC")
+        size = [max(1, round(side * share)) for side in (frame.width, frame.height)]
+        frame = frame.reformat(*size, "rgb24", interpolation="BICUBIC")
     return frame.to_image().rotate(degrees, expand=True)
 
 
 def _length_s(source: Any, stream: Any) -> float:
     """The length of a video, from its packets if the header does not give it."""
     if stream.duration:
-        start = 0 if stream.start_time is None else stream.start_time
-        end = start + stream.duration
+        end = (stream.start_time or 0) + stream.duration
     elif source.duration:
         return float(source.duration / av.time_base)
     else:
         packets = (p for p in source.demux(stream) if p.pts is not None)
-        end = max((_end_of(packet) for packet in packets), default=0)
+        end = max((p.pts + (p.duration or 0) for p in packets), default=0)
     return max(float(end * stream.time_base) - origin_s(source), SHORTEST_S)
-
-
-def _end_of(packet: Any) -> int:
-    """When a packet ends, in units of its stream."""
-    duration = 0 if packet.duration is None else packet.duration
-    return int(packet.pts + duration)

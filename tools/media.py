@@ -49,38 +49,25 @@ def check(files: Iterable[Any]) -> list[tuple[Modality, Path]]:
     """
     if isinstance(files, str | Path):
         files = [files]
-    checked = []
-    for file in files:
-        if isinstance(file, str | Path):
-            checked.append(_checked("", file))
-        else:
-            checked.append(_checked(*file))
-    return checked
+    named = [("", f) if isinstance(f, str | Path) else f for f in files]
+    return [_checked(modality, Path(file)) for modality, file in named]
 
 
-def _checked(modality: Any, file: str | Path) -> tuple[Modality, Path]:
+def _checked(modality: Any, path: Path) -> tuple[Modality, Path]:
     """The modality and path of one file. `modality` is "" if the user did not name it."""
-    path = Path(file)
-    flag = f"--{modality or 'file'} {path}"
     try:
-        size = _readable_bytes(path)
+        size = path.stat().st_size
+        if not path.is_file():
+            raise OSError(0, "not a regular file")  # opening a pipe would block
+        path.open("rb").close()
     except OSError as error:
-        problem = f"cannot be read ({error.strerror}); check the path"
-        raise ConfigError(f"{flag}: {problem}") from None
+        told = f"--{modality or 'file'} {path}: cannot be read ({error.strerror})"
+        raise ConfigError(f"{told}; check the path") from None
     modality, kinds = _recognised(modality, path)
-    problem = _problem(modality, size, kinds) or _without_reader(modality, path)
+    problem = _problem(modality, path, size, kinds)
     if problem:
         raise ConfigError(f"--{modality} {path}: {problem}")
     return modality, path
-
-
-def _readable_bytes(path: Path) -> int:
-    """The size of a file that can be opened. Raises OSError."""
-    size = path.stat().st_size
-    if not path.is_file():
-        raise OSError(0, "not a regular file")  # opening a pipe would block
-    path.open("rb").close()
-    return size
 
 
 def _recognised(modality: Any, path: Path) -> tuple[Any, set[str]]:
@@ -102,15 +89,7 @@ def _recognised(modality: Any, path: Path) -> tuple[Any, set[str]]:
     return (by_name, kinds) if is_media else ("file", {"file"})
 
 
-def _without_reader(modality: Modality, path: Path) -> str:
-    """What to install for the text of a file, or ""."""
-    if modality != "file" or reader.can_read(path.suffix.lower()):
-        return ""
-    package = "pypdf" if path.suffix.lower() == ".pdf" else "markitdown"
-    return f"needs {package} to be read as text: pip install '.[files]'"
-
-
-def _problem(modality: Modality, size: int, kinds: set[str]) -> str:
+def _problem(modality: Modality, path: Path, size: int, kinds: set[str]) -> str:
     """Why a file cannot be used as this modality, or "". `size`: in bytes; `kinds`: what it is."""
     limit = MAX_BYTES.get(modality)
     if limit is None:
@@ -120,40 +99,34 @@ def _problem(modality: Modality, size: int, kinds: set[str]) -> str:
             f"{size >> 20} MiB is over the limit of {limit >> 20} MiB; cut or shrink it"
         )
     if not kinds:
-        return (
-            "not a media file: no picture and no sound can be read from it; --file takes "
-            "it as it is"
-        )
+        why = "no picture and no sound can be read from it; --file takes it as it is"
+        return f"not a media file: {why}"
     if modality not in kinds:
-        found = " and ".join(sorted(kinds))
-        return f"is {found}, not {modality}: use --{max(kinds)}"
+        return f"is {' and '.join(sorted(kinds))}, not {modality}: use --{max(kinds)}"
+    suffix = path.suffix.lower()
+    if modality == "file" and not reader.can_read(suffix):
+        package = "pypdf" if suffix == ".pdf" else "markitdown"
+        return f"needs {package} to be read as text: pip install '.[files]'"
     return ""
 
 
 def _kinds(path: Path) -> set[str]:
     """The kinds of media in a file: image, or audio and video."""
-    if _is_picture(path):
-        return {"image"}
-    return {kind for kind in ("audio", "video") if _decodes(path, kind)}
-
-
-def _is_picture(path: Path) -> bool:
     with (
         contextlib.suppress(ToolError),
         warnings.catch_warnings(action="ignore"),  # about odd tags
         opened_picture(path) as picture,
     ):
         picture.verify()
-        return True
-    return False
+        return {"image"}
+    return {kind for kind in ("audio", "video") if _decodes(path, kind)}
 
 
 def _decodes(path: Path, kind: str) -> bool:
     """Whether a frame of this kind can be decoded."""
     with contextlib.suppress(ToolError), opened(path, kind) as (source, stream):
-        if GUESSED.fullmatch(source.format.name):
-            return False
-        return next(source.decode(stream), None) is not None
+        is_guessed = GUESSED.fullmatch(source.format.name)
+        return not is_guessed and next(source.decode(stream), None) is not None
     return False
 
 
@@ -167,12 +140,11 @@ def _as_tool_error(path: Path) -> Iterator[None]:
     except ToolError:
         raise
     except Exception as error:
-        reason = getattr(error, "strerror", None)
-        if not reason:
-            reason = str(error).replace(str(path), path.name)
-        name = named(path.name)
-        text = say("notes", "unreadable", name=name, reason=outside(reason))
-        raise ToolError(text) from None
+        told = getattr(error, "strerror", None) or str(error).replace(
+            str(path), path.name
+        )
+        why = {"name": named(path.name), "reason": outside(told)}
+        raise ToolError(say("notes", "unreadable", **why)) from None
 
 
 @contextlib.contextmanager
@@ -218,18 +190,15 @@ def _is_media(stream: Any) -> bool:
     """Whether a stream can be decoded and is not album art, which FFmpeg shows as a video."""
     from av.stream import Disposition
 
-    if not stream.codec_context:
-        return False
-    return not stream.disposition & Disposition.attached_pic
+    is_art = stream.disposition & Disposition.attached_pic
+    return bool(stream.codec_context and not is_art)
 
 
 def origin_s(source: Any) -> float:
     """The timestamp of an opened file that a player shows as 0:00."""
     import av
 
-    if source.start_time is None:
-        return 0.0
-    return float(source.start_time / av.time_base)
+    return float((source.start_time or 0) / av.time_base)
 
 
 def missing_engine(kind: Analysis) -> str:

@@ -48,6 +48,7 @@ COPY_S = 60  # to copy the folder in and out
 # Programs that root starts run as one of these users, who own nothing.
 FIRST_USER = 1 << 20
 USERS = 1 << 16
+Rules = dict[str, Any]  # for the first process
 
 
 @dataclass(frozen=True)
@@ -93,15 +94,12 @@ def confined(
     `unsafe`: without a sandbox, with limits only on time, output and file size. Raises ToolError if
     the command cannot be started.
     """
-    rules = {
-        "command": command,
-        "timeout_s": timeout_s,
-        "max_output_bytes": max_output_bytes,
-    }
+    rules: Rules = {"command": command, "timeout_s": timeout_s}
+    rules["max_output_bytes"] = max_output_bytes
     run = _unsafe if unsafe else _sandboxed
     try:
         with tempfile.TemporaryDirectory() as empty:
-            folder = Path(empty) if mounts.folder is None else mounts.folder
+            folder = mounts.folder or Path(empty)
             folder.mkdir(parents=True, exist_ok=True)
             return run(rules, stdin, mounts, folder)
     except (OSError, subprocess.SubprocessError) as error:
@@ -121,13 +119,7 @@ def missing() -> str:
 def trouble() -> str:
     """Why no sandbox can be created, or "" if one can."""
     try:
-        ran = confined(
-            ["/bin/true"],
-            stdin=b"",
-            timeout_s=10,
-            mounts=Mounts(),
-            max_output_bytes=200,
-        )
+        ran = confined(["/bin/true"], b"", 10, Mounts(), max_output_bytes=200)
     except ToolError as error:
         return str(error.__cause__)
     if ran.status == 0:
@@ -137,24 +129,15 @@ def trouble() -> str:
 
 def cgroup_for(folder: Path) -> contextlib.AbstractContextManager[Path | None]:
     """A cgroup for a program that works on a copy of `folder`, or None; see tools/cgroup.py."""
-    disks_bytes = MAX_ADDED_BYTES + 2 * TMP_BYTES
-    return cgroup.limited(
-        copied=folder,
-        max_bytes=MAX_MEMORY_BYTES + disks_bytes,
-        max_processes=MAX_PROCESSES,
-    )
+    max_bytes = MAX_MEMORY_BYTES + MAX_ADDED_BYTES + 2 * TMP_BYTES
+    return cgroup.limited(folder, max_bytes, MAX_PROCESSES)
 
 
 def _sandboxed(
-    rules: dict[str, Any], stdin: bytes, mounts: Mounts, folder: Path
+    rules: Rules, stdin: bytes, mounts: Mounts, folder: Path
 ) -> CompletedProgram:
-    home = bubblewrap.WORK
-    bwrap = bubblewrap.command(
-        media=mounts.media,
-        venv=mounts.venv,
-        alias=mounts.alias,
-        variables=_environment(home, mounts.venv),
-    )
+    variables = _environment(bubblewrap.WORK, mounts.venv)
+    bwrap = bubblewrap.command(mounts.media, mounts.venv, mounts.alias, variables)
     with contextlib.ExitStack() as stack:
         # The folder is not mounted: the first process reaches it by this descriptor only, which it
         # does not hand on to the program.
@@ -169,7 +152,7 @@ def _sandboxed(
         return ran
 
 
-def _sandbox_rules(timeout_s: float, folder_fd: int) -> dict[str, Any]:
+def _sandbox_rules(timeout_s: float, folder_fd: int) -> Rules:
     """What the first process must know in a sandbox; sizes are in bytes."""
     return {
         "sandbox": True,
@@ -186,20 +169,20 @@ def _sandbox_rules(timeout_s: float, folder_fd: int) -> dict[str, Any]:
 
 
 def _unsafe(
-    rules: dict[str, Any], stdin: bytes, mounts: Mounts, folder: Path
+    rules: Rules, stdin: bytes, mounts: Mounts, folder: Path
 ) -> CompletedProgram:
     """Without a sandbox, for --unsafe-code."""
     limits = {"RLIMIT_FSIZE": LIMITS["RLIMIT_FSIZE"]}
-    rules = rules | {"sandbox": False, "limits": limits}
     media = folder / "media"
     if mounts.media is not None and not os.path.lexists(media):
         media.symlink_to(mounts.media.resolve())
     variables = _environment(str(folder.resolve()), mounts.venv)
+    rules |= {"sandbox": False, "limits": limits}
     return _run_init([], rules, stdin, cwd=folder, env=variables)
 
 
 def _run_init(
-    before: list[str], rules: dict[str, Any], stdin: bytes, **popen: Any
+    before: list[str], rules: Rules, stdin: bytes, **popen: Any
 ) -> CompletedProgram:
     """Run the first process until it and all its children have ended. `before` is the command that
     starts it, and `popen` are further arguments of subprocess.Popen.
@@ -232,23 +215,14 @@ def _read_report(done: subprocess.CompletedProcess[bytes]) -> CompletedProgram:
     if "failed" in report:
         reason = report["failed"] or f"status {done.returncode}"
         raise subprocess.SubprocessError(reason)
-    return CompletedProgram(
-        output=output, ended=report["ended"], status=report["status"]
-    )
+    return CompletedProgram(output, report["ended"], report["status"])
 
 
 def _environment(home: str, venv: Path | None) -> dict[str, str]:
     """The environment variables of a program: none of the user's, which may hold keys."""
-    folders = [
-        "/usr/local/bin",
-        "/usr/bin",
-        "/bin",
-        _interpreter().rpartition("/")[0],
-    ]
-    if venv is not None:
-        folders.insert(0, f"{venv}/bin")
+    path = f"/usr/local/bin:/usr/bin:/bin:{_interpreter().rpartition('/')[0]}"
     return {
-        "PATH": ":".join(folders),
+        "PATH": f"{venv}/bin:{path}" if venv else path,
         "HOME": home,
         "LANG": "C.UTF-8",
         # Otherwise the libraries of numpy start a thread for each core, and reach the limits.
