@@ -5,8 +5,8 @@ from itertools import count
 
 import pytest
 
-from orchestra.agents.answers import answer_of
-from orchestra.agents.reasoning import queries_in
+from orchestra.methods.answers import answer_of
+from orchestra.methods.reasoning import queries_in
 from tests import golden
 from tests.program import CLOCK, runs
 from tests.scripted import CHAIN, JOIN, THINKING, Raw, agent, cut_off, edge, thought
@@ -147,7 +147,7 @@ def read(monkeypatch):
     found, read = [{"link": f"https://{n}.example/", "text": "a snippet"} for n in (1, 2)], []
     monkeypatch.setattr("orchestra.tools.search._search", lambda asked: found)
     monkeypatch.setattr(
-        "orchestra.tools.visit.page_text", lambda url, *_: read.append(url) or "a page"
+        "orchestra.tools.pages.page_text", lambda url, *_: read.append(url) or "a page"
     )
     return read
 
@@ -170,7 +170,7 @@ def test_a_search_agent_thinks_at_most_five_times(run, read):
 def test_each_kind_of_agent_sends_what_the_paper_says(run, read, monkeypatch):
     """tests/golden/mas-orchestra.md is written from the formats of arXiv 2601.14652, App. H."""
     golden.in_order(monkeypatch)
-    monkeypatch.setattr("orchestra.agents.reasoning.DEBATE_ROUNDS", 2)
+    monkeypatch.setattr("orchestra.methods.reasoning.DEBATE_ROUNDS", 2)
     graph = thought(
         agent("A", input="think"), agent("B", "SCAgent", "sample ${A}"),
         agent("C", "DebateAgent", "debate ${B}", roles="['P', \"Q\"]"),

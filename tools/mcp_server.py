@@ -42,18 +42,33 @@ class Server:
     """
 
     def __init__(
-        self, command: str, redact: Redact, running: contextlib.ExitStack
+        self, command: str, log: Path, redact: Redact, running: contextlib.ExitStack
     ) -> None:
+        """`log` gets what it prints to standard error, without keys, if the folder of that is there
+        at the end: a run folder is made after its tools are known.
+        """
         self.command = command
         self.redact = redact
         self.name = "mcp"
         self.listed: list[Row] = []
         self._running = running
         folder = running.enter_context(tempfile.TemporaryDirectory())
-        self._printed = Path(folder, "printed")  # to standard error
+        self._printed = Path(folder, "printed")
+        running.callback(self._keep_log, log)  # when it has ended
         self._lock = threading.Lock()
         self._ask: Ask | None = None
         self._starts = 0
+
+    def _text_printed(self) -> str:
+        if not self._printed.exists():
+            return ""
+        return self.redact(self._printed.read_text("utf-8", "replace"))
+
+    def _keep_log(self, log: Path) -> None:
+        text = self._text_printed()
+        if text and log.parent.is_dir():
+            with log.open("a", encoding="utf-8") as file:
+                file.write(text)
 
     def ask(self, method: str, **arguments: Any) -> Any:
         """Sends a request, from any thread; after a crash it is repeated."""
@@ -132,10 +147,8 @@ class Server:
             raise ConfigError(f"{flag}: needs pip install '.[tools]'") from None
         # Errors come from four libraries, which do not document them.
         except Exception as error:
-            told = [one_line(error)[:300]]
-            if self._printed.exists():
-                told += self._printed.read_text("utf-8", "replace").splitlines()[-1:]
-            reason = self.redact("; ".join(told))[:600]
+            last_line = self._text_printed().splitlines()[-1:]
+            reason = "; ".join([self.redact(one_line(error))[:300], *last_line])[:600]
             raise ConfigError(f"{flag}: its tools cannot be used ({reason})") from None
 
     def _rows(self) -> list[Row]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestra.kernel.tape import Redact
@@ -29,25 +30,28 @@ class Own(NamedTuple):
 def own_tools(
     functions: Sequence[Any],
     servers: Sequence[str],
+    log: Path,
     taken: Collection[str] = (),
     listed: Mapping[str, list[Row]] | None = None,
     redact: Redact = str,
 ) -> Iterator[Own]:
-    """The tools of functions (or Tools), and of MCP servers, which end with the block. `taken`: the
-    names of other tools; `listed`: what a run that goes on or is replayed has. Raises ConfigError.
+    """The tools of functions (or Tools), and of MCP servers, which end with the block. `log` gets
+    what these print; `taken`: the names of other tools; `listed`: what run.json has. Raises
+    ConfigError.
     """
     own = Own({}, {})
     others = {FINISH, INVALID, *taken}
     with contextlib.closing(contextlib.ExitStack()) as running:
         for function in functions:
-            made = tool_of(function)
+            name = getattr(function, "__name__", function)
+            made = tool_of(function, f"--tools {name}")
             if made.name in others or made.name in own.tools:
                 raise ConfigError(
                     f"--tools: the name {made.name} is taken; use another"
                 )
             own.tools[made.name] = made
         for command in servers:
-            server = Server(command, redact, running)
+            server = Server(command, log, redact, running)
             rows = (listed or {}).get(command)
             found = server.tools(rows, others | own.tools.keys())
             own.tools.update(found)

@@ -56,7 +56,7 @@ class Bench:
         with contextlib.closing(Tape(self.folder / "tape.jsonl", mode)) as tape:
             given = self.purse or Purse(), self.folder / "work", self.options
             env = Environment(self.task, self.pool["small"], self.pool, Chat(tape), tape, *given)
-            with own_tools(self.own, [], all_tools()) as own:
+            with own_tools(self.own, [], self.folder / "mcp.log", all_tools()) as own:
                 with tape.call("r1", "t1", "s1", tool):
                     return {**all_tools(), **own.tools}[tool](env, params)
 
@@ -114,7 +114,10 @@ def using(tmp_path):
         mode, redact = "replay" if listed else "record", redact_keys([TOKEN])
         with contextlib.closing(Tape(tmp_path / "tape.jsonl", mode, (), redact)) as tape:
             env = SimpleNamespace(tape=tape, local=tape.value)
-            with own_tools([], commands, (), listed, redact) as own, tape.call("r1"):
+            with (
+                own_tools([], commands, tmp_path / "mcp.log", (), listed, redact) as own,
+                tape.call("r1"),
+            ):
 
                 def call(name, **given):
                     return own.tools[name](env, given)

@@ -151,11 +151,12 @@ def test_a_damaged_list_of_tools_is_one_line(using):
             pass
 
 
-def test_a_server_that_crashed_is_started_again_once(using):
+def test_a_server_that_crashed_is_started_again_once(using, tmp_path):
     with using(raw(answer={"content": []}, calls=1)) as server:
         assert server.call("look") == server.call("look")
         with pytest.raises(ToolError, match="The tool look failed.*\n.*Connection closed"):
             server.call("look")
+    assert (tmp_path / "mcp.log").read_text() == "started\nstarted\n"
 
 
 def test_a_server_is_reached_at_its_url_while_it_runs(using, monkeypatch):
