@@ -98,7 +98,11 @@ def use(
     with contextlib.closing(Tape(folder / "tape.jsonl", mode)) as tape:
         env: Any = SimpleNamespace(tape=tape)
         env.local = partial(Environment.local, env)
-        with own_tools([], [command], tape) as tools:
+        kept = folder / "listed.json"
+        listed = json.loads(kept.read_text()) if mode == "replay" else None
+        with own_tools([], [command], folder / "mcp.log", (), listed) as own:
+            tools = own.tools
+            kept.write_text(json.dumps(own.listed))
             manuals = [
                 f"{t.manual}\n{json.dumps(t.schema(Task('?')))}" for t in tools.values()
             ]

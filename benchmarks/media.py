@@ -58,62 +58,62 @@ def film(path: Path, seconds: int, fps: int) -> None:
 
 
 def transcript(folder: Path) -> Callable[[], Any]:
-    from orchestra.tools import audio
+    from orchestra.tools import hearing
 
     path = folder / "long.wav"
     speak(path, 10)
     speak(folder / "short.wav", 0.1)
-    audio.transcribe(folder / "short.wav", "")  # the engine is there
-    return lambda: audio.transcribe(path, "")
+    hearing.by_whisper(folder / "short.wav", "")  # the engine is there
+    return lambda: hearing.by_whisper(path, "")
 
 
 def decoding(folder: Path) -> Callable[[], Any]:
-    from orchestra.tools import audio
+    from orchestra.tools import sound
 
     path = folder / "long.wav"
     speak(path, 120)
-    return lambda: sum(len(samples) for _, samples in audio.parts(path, 120))
+    return lambda: sum(len(samples) for _, samples in sound.parts(path, 120))
 
 
 def twenty_frames(folder: Path) -> Callable[[], Any]:
-    from orchestra.tools import video
+    from orchestra.tools import frames
 
     path = folder / "film.mp4"
     film(path, 600, 2)
-    video.read_frames(path, 1)
-    return lambda: video.read_frames(path, 20)
+    frames.read_frames(path, 1)
+    return lambda: frames.read_frames(path, 20)
 
 
 def long_video(folder: Path) -> Callable[[], Any]:
-    from orchestra.tools import image, video
+    from orchestra.tools import frames, pictures
 
     path = folder / "film.mp4"
     film(path, 7200, 1)
     return lambda: [
-        image.data_url(picture, "JPEG") for _, picture in video.frames(path, 16)
+        pictures.data_url(picture, "JPEG") for _, picture in frames.frames(path, 16)
     ]
 
 
 def large_picture(folder: Path) -> Callable[[], Any]:
-    from orchestra.tools import image
+    from orchestra.tools import pictures
 
     path = folder / "large.jpg"
     make = "from PIL import Image; Image.new('RGB', (10000, 10000), 'teal').save('large.jpg')"
     subprocess.run([sys.executable, "-c", make], check=True, cwd=folder)
-    return lambda: list(image.data_urls(path))
+    return lambda: list(pictures.data_urls(path))
 
 
 def dense_page(folder: Path) -> Callable[[], Any]:
     from PIL import Image, ImageDraw
 
-    from orchestra.tools import image
+    from orchestra.tools import pictures
 
     page = Image.new("RGB", (2048, 2048), "white")
     for n in range(60):
         text = f"Line {n}: the price of {n * n} pounds of salt at the market of town {n}, in crowns"
         ImageDraw.Draw(page).text((20, 10 + n * 34), text, fill="black", font_size=28)
-    image.read_text(Image.new("RGB", (1600, 1600), "white"))  # the engine is there
-    return lambda: image.read_text(page)
+    pictures.read_text(Image.new("RGB", (1600, 1600), "white"))  # the engine is there
+    return lambda: pictures.read_text(page)
 
 
 ROWS: dict[str, tuple[Callable[[Path], Callable[[], Any]], str]] = {  # with the mark

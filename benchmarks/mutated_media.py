@@ -27,7 +27,7 @@ from typing import Any
 import common  # noqa: F401  the program on the path
 
 from orchestra.kernel.vocabulary import ConfigError, ToolError
-from orchestra.tools import audio, image, media, video
+from orchestra.tools import frames, media, pictures, sound
 
 MAX_MIB, MAX_S = 60, 30
 STILLS = "png", "jpeg", "webp", "gif", "tiff"
@@ -84,13 +84,13 @@ def read(path: Path, kind: str) -> bool:
     """Whether all of a file can be read. The tools also get files that the check refuses."""
     reads: list[Any] = [lambda: media.check([path])]
     if kind == "image":
-        reads.append(lambda: list(image.data_urls(path)))
+        reads.append(lambda: list(pictures.data_urls(path)))
     if kind == "video":
         reads.append(
-            lambda: [image.data_url(p, "JPEG") for _, p in video.frames(path, 8)]
+            lambda: [pictures.data_url(p, "JPEG") for _, p in frames.frames(path, 8)]
         )
     if kind != "image":
-        reads.append(lambda: [audio.as_wav(s) for _, s in audio.parts(path, 120)])
+        reads.append(lambda: [sound.as_wav(s) for _, s in sound.parts(path, 120)])
     good = True
     for each in reads:
         try:

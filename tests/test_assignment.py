@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestra import vocabulary as v
+from orchestra.kernel import vocabulary as v
 from orchestra.methods import aorchestra, orchestra_o1
 from orchestra.runtime.spelling import SHIPPED, tool_meant
-from orchestra.tools.shipped import all_tools
+from orchestra.parts import all_tools
 from tests.conftest import EndpointError, Options, pool_at
 from tests.program import CLOCK, SPEECH, replay, resume
 from tests.scripted import complete, delegate, finish, is_main

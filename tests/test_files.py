@@ -10,7 +10,7 @@ from orchestra.matching import materialize
 from orchestra.memory import opened
 from orchestra.page.run_data import media_rows, read
 from orchestra.runtime.run_folder import read_manifest
-from orchestra.tools.shipped import all_tools
+from orchestra.parts import all_tools
 from orchestra.vocabulary import Result, Step, SubTask
 from tests.conftest import Backend, Media, Task, needs_sandbox
 from tests.program import called, line_of, replay, resume

@@ -12,7 +12,7 @@ from orchestra.runtime import prompts
 from orchestra.runtime.options import Options
 from orchestra.runtime.prompts import fenced, named, outside, quoted
 from orchestra.tools import search
-from orchestra.tools.media import _plain_name
+from orchestra.kernel.folder import plain_name
 from orchestra.vocabulary import Evidence, Media, State, Task
 from tests.attacks import hostile
 from tests.conftest import ROOT, pool_at
@@ -118,7 +118,7 @@ def test_marks_that_a_limit_cuts_off_are_closed():
 
 
 def test_the_name_of_a_copied_file_has_no_invisible_letters_and_a_marked_name_finds_it():
-    name = _plain_name(Path("a\u3164\u200bb.p\uffa0ng"), set())
+    name = plain_name(Path("a\u3164\u200bb.p\uffa0ng"), set())
     assert name.isascii()
     file = Media("image", "a b.png", Path("a"), "")
     assert Task("?", (file,)).file(f"media/{named('a b.png')}") is file
