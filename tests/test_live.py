@@ -13,6 +13,7 @@ import orchestra_min
 from orchestra.report import command as report
 from orchestra.report.live import serve
 from orchestra.report.page import page as page_of
+from orchestra.report.totals import is_running
 from tests import browser
 from tests.conftest import pool_at
 from tests.scripted import complete, delegate, finish, is_main, last_text
@@ -74,7 +75,7 @@ def growing(endpoint, tmp_path):
     how = {"pool": pool, "out": tmp_path / "run"}
     thread = threading.Thread(target=orchestra_min.orchestrate, args=("?",), kwargs=how)
     thread.start()
-    while not (tmp_path / "run/tape.jsonl").exists():
+    while thread.is_alive() and not is_running(tmp_path / "run"):
         time.sleep(0.02)
     yield tmp_path / "run"
     thread.join()
@@ -85,7 +86,7 @@ def test_a_live_page_grows_with_its_run_and_ends_with_it(growing, capsys):
     following = threading.Thread(target=report.follow, args=(growing,))
     following.start()
     printed = ""
-    while not printed:
+    while not printed and following.is_alive():
         printed = capsys.readouterr().out
     with browser.opened(printed.split()[-1]) as page:
         page.until("document.querySelector('.state')?.innerText.includes('In progress')")
