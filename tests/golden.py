@@ -11,7 +11,7 @@ SHOWN = ("model", "temperature", "logprobs")
 
 def in_order(monkeypatch):
     """Parallel calls of one sub-agent go out one after the other. (Use it with parallel=1.)"""
-    monkeypatch.setattr("orchestra.agents.job.MAX_THREADS", 1)
+    monkeypatch.setattr("orchestra.methods.talk.MAX_THREADS", 1)
 
 
 def _shown(number: int, request: Request, sent: dict[str, int]) -> str:

@@ -1,15 +1,16 @@
-"""Assignments that can work: tools that open the files, loosely spelled tools, refused actions."""
+"""Assignments that can work: tools that open the files, refused actions."""
 
 import json
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from orchestra.kernel import vocabulary as v
-from orchestra.methods import aorchestra, orchestra_o1
-from orchestra.runtime.spelling import SHIPPED, tool_meant
+from orchestra.methods.main_agent import offered as offered_in
+from orchestra.methods.main_agent import read_decision
+from orchestra.methods.orchestra_o1 import OrchestraO1, read_delegation
+from orchestra.methods.small_models import SmallModels
 from orchestra.parts import all_tools
 from tests.conftest import EndpointError, Options, pool_at
 from tests.program import CLOCK, SPEECH, replay, resume
@@ -30,10 +31,14 @@ def given(instruction: str, tools: object, **fields) -> str:
     return delegate({"task_instruction": instruction, "tools": tools, **fields})
 
 
+def subtasks_of(reply: str, state: v.State) -> tuple[v.SubTask, ...]:
+    return read_decision(read_delegation, v.Reply(reply), state, last_chance=False).subtasks
+
+
 def outcome(reply: str, state: v.State = STATE) -> str:
     """The tools that each sub-task of a decision has, or the rule that it breaks."""
     try:
-        (u,) = orchestra_o1.parse_decision(reply, state).subtasks
+        (u,) = subtasks_of(reply, state)
     except v.ModelMistake as mistake:
         wrong = str(mistake.values.get("problems", ""))
         if " cannot open " in wrong:
@@ -127,55 +132,17 @@ def test_a_file_brings_its_tool_also_with_stated_requirements(how, requirements,
 
 
 def test_the_requirements_in_the_schema_have_the_web():
-    schema = orchestra_o1.delegation_schema(STATE)
+    agent = OrchestraO1(pool_at("http://none"), {}, Options())
+    schema = agent.delegation_schema(STATE)
     task = schema["properties"]["tasks"]["items"]
     stated = task["properties"]["requirements"]["properties"]
     assert list(stated) == ["txt", "img", "aud", "vid", "code", "web"]
 
 
-# ---- loosely spelled tools -----------------------------------------------------------------------
-
-LOOSE = {
-    "GoogleSearchAction": ["google_search", "GoogleSearch", "google-search", "Google Search Tool", "googlesearchaction()"],
-    "ImageAnalysisAction": ["image_analysis", "ImageAnalysis", "imageAnalysisAction", "image_analysis_action"],
-    "ParseAudioAction": ["audio_analysis", "parse_audio", "AudioAnalysisAction", "ParseAudio"],
-    "VideoAnalysisAction": ["video_analysis", "VideoAnalysis"],
-    "ExtractUrlContentAction": ["extract_url_content", "ExtractURLContent"],
-    "ExecuteCodeAction": ["execute_code", "ExecuteCode", "EXECUTE_CODE"],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("tool", LOOSE)
-def test_a_loosely_spelled_tool_is_read_as_what_it_means(tool):
-    state = replace(STATE, tools=tuple(LOOSE), capabilities={})
-    for name in (tool, *LOOSE[tool]):
-        assert outcome(given("Find it", [name]), state) == tool
-    assert outcome(given("Find it", LOOSE[tool]), state) == tool  # once
-
-
-def test_a_tool_that_the_task_does_not_have_is_not_meant():
-    state = replace(STATE, tools=("GoogleSearchAction",))
-    for name in ("image_analysis", "ImageAnalysisAction", "search", " ", "action", "google"):
-        assert outcome(given("Find it", [name]), state) == "unknown_tool"
-
-
-@pytest.mark.parametrize("own", ["google_search", "GoogleSearch", "googleSearch", "google.search"])
-def test_a_name_of_the_users_own_tool_is_never_read_as_ours(own):
-    known = ["GoogleSearchAction", own]
-    assert tool_meant(own, known) == own
-    for loose in {"google_search", "GoogleSearch", "googlesearch"} - {own}:
-        assert tool_meant(loose, known) is None
-
-
-def test_a_tool_of_the_users_own_has_one_spelling():
-    assert tool_meant("Library_Hours", ["library_hours"]) is None
-    assert tool_meant("library_hours", ["library_hours"]) == "library_hours"
-
-
-def test_the_spellings_are_those_of_the_tools_and_their_functions():
-    assert {name: tool.function.__name__ for name, tool in all_tools().items()} == SHIPPED
-    for one, other in combinations(SHIPPED, 2):  # no spelling means two tools
-        assert tool_meant(SHIPPED[one], [other]) is None
+def test_a_tool_has_one_spelling():
+    for name in ("see", "SeeAction", "google_search", " "):
+        assert outcome(given("Find it", [name])) == "unknown_tool"
+    assert outcome(given("Find it", ["Code", "Code"])) == "Code"
 
 
 # ---- a refused action is not offered again -------------------------------------------------------
@@ -198,7 +165,7 @@ READ = given("Read the time in clock.png", ["ImageAnalysisAction"])
 AORCHESTRA = {"method": "aorchestra"}
 
 
-@pytest.mark.parametrize("how", [{}, {"prompts": "small"}, AORCHESTRA])
+@pytest.mark.parametrize("how", [{"prompts": "small"}, AORCHESTRA])
 def test_a_refused_answer_leaves_only_the_delegation_in_that_round(how, run):
     result = run(complete("a guess"), READ, complete("42"), media=[CLOCK], work=finish("x"), **how)
     assert (result.answer, result.rounds) == ("42", 2)
@@ -232,17 +199,23 @@ def test_a_graph_that_cannot_run_is_a_refused_delegation(run):
 
 def test_all_actions_are_offered_again_if_none_could_be_accepted(run):
     wrong = given("Read clock.png", [])
-    run(wrong, wrong, READ, complete("42"), media=[CLOCK], work=finish("7:49"))
+    how = {"media": [CLOCK], "work": finish("7:49")}
+    run(wrong, wrong, READ, complete("42"), prompts="small", **how)
     assert offers(run) == ["both"] * 4  # an answer would be refused: nothing was opened
+    run(wrong, wrong, complete("42"), out="full", **how)
+    assert offers(run) == ["both", "both", "complete"]
     both = replace(STATE, history=(SEEN,), refused=("delegate", "complete"))
-    for method in (aorchestra, orchestra_o1):
-        schema = method.decision_schema(method.delegation_schema(both), both, last_chance=False)
-        assert len(schema["anyOf"]) == 2
+    assert len(offered_in(both, last_chance=False, may_complete=True)) == 2
+
+
+def test_an_answer_before_anything_is_delegated_is_taken_as_in_the_paper(run):
+    result = run(complete("42"), media=[CLOCK])
+    assert (result.answer, result.fallback, result.calls) == ("42", False, 1)
 
 
 def test_a_resumed_round_offers_what_the_round_offered(run):
     with pytest.raises(EndpointError):
-        run(complete("a guess"), *[OSError()] * 9, media=[CLOCK], patience_s=0)
+        run(complete("a guess"), *[OSError()] * 9, media=[CLOCK], patience_s=0, prompts="small")
     before = run.requests[1]
     assert offered(before) == ["delegate_task"]
     turns = iter([READ, complete("42")])
@@ -261,10 +234,10 @@ def test_the_sub_tasks_that_a_small_model_may_copy_are_accepted():
     files = (*FILES, v.Media("file", "data.csv", Path("/none"), ""))
     task = v.Task(STATE.task.question, files)
     state = replace(STATE, task=task, tools=tuple(tools), capabilities=psi)
-    agent = orchestra_o1.OrchestraO1(pool_at("http://none"), tools, Options(prompts="small"))
-    text = agent.prompt(state)[-1]["content"]
+    agent = SmallModels(pool_at("http://none"), tools, Options())
+    text = agent.prompt(state, "", last_chance=False)[-1]["content"]
     rows = [json.loads(line) for line in text.splitlines() if line.startswith('{"task_')]
-    subtasks = orchestra_o1.parse_decision(delegate(*rows), state).subtasks
+    subtasks = subtasks_of(delegate(*rows), state)
     right = ["ImageAnalysisAction", "ParseAudioAction", "VideoAnalysisAction", "ReadFileAction"]
     assert [u.tools for u in subtasks] == [(tool,) for tool in right]
     for u, m in zip(subtasks, files, strict=True):

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra import vocabulary as v
-from orchestra.methods.orchestra_o1 import MAX_SUBTASKS, parse_decision
-from orchestra.vocabulary import Complete, Delegate
+from orchestra.kernel import vocabulary as v
+from orchestra.methods.main_agent import read_decision
+from orchestra.methods.orchestra_o1 import MAX_SUBTASKS, read_delegation
+from orchestra.kernel.vocabulary import Complete, Delegate
 from tests.scripted import complete, delegate
 
 TASK = v.Task("What time is it?", (v.Media("image", "clock.png", Path("/none"), ""),))
@@ -19,16 +20,20 @@ STATE = v.State(TASK, "", (FAILED,), ("small", "large"), ("See", "Run"), round=1
 READ = {"task_instruction": "Read clock.png"}
 
 
-def outcome(reply: str, state: v.State = STATE, last_chance: bool = False) -> v.Decision | str:
+def decided(reply: str, state: v.State = STATE, last=False, may_complete=True) -> v.Decision:
+    return read_decision(read_delegation, v.Reply(reply), state, last, may_complete)
+
+
+def outcome(reply: str, *about, **how) -> v.Decision | str:
     """The decision, or the rule that the reply breaks."""
     try:
-        return parse_decision(reply, state, last_chance=last_chance)
+        return decided(reply, *about, **how)
     except v.ModelMistake as mistake:
         return mistake.rule
 
 
 def delegated(*tasks: dict, state: v.State = STATE) -> tuple[v.SubTask, ...]:
-    return parse_decision(delegate(*tasks), state).subtasks
+    return decided(delegate(*tasks), state).subtasks
 
 
 def test_a_delegation_in_the_papers_format_is_read_whole():
@@ -102,7 +107,7 @@ def test_a_broken_rule_is_named(reply, rule):
 
 
 @pytest.mark.parametrize(("reply", "changes", "read"), [  # an empty delegation continues only with what can run
-    (complete("7:49"), {"history": ()}, "no_evidence"), (delegate(), {"waiting": {"b": ("a",)}}, "no_subtasks"),
+    (complete("7:49"), {"history": ()}, Complete("7:49", "r")), (delegate(), {"waiting": {"b": ("a",)}}, "no_subtasks"),
     (delegate(), {"waiting": {"b": ()}}, Delegate((), "r")),
 ])  # fmt: skip
 def test_a_decision_fits_the_state(reply, changes, read):
@@ -110,7 +115,12 @@ def test_a_decision_fits_the_state(reply, changes, read):
 
 
 def test_the_last_chance_takes_no_delegation():
-    assert outcome(delegate(READ), last_chance=True) == "bad_action"
+    assert outcome(delegate(READ), last=True) == "bad_action"
+
+
+def test_an_answer_without_evidence_is_refused_where_the_method_says_so():
+    assert outcome(complete("7:49"), may_complete=False) == "no_evidence"
+    assert outcome(complete("7:49"), last=True, may_complete=False) == Complete("7:49", "r")
 
 
 TEXT = st.text(st.characters(), max_size=5)
