@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from orchestra.agents.answers import answer_of
-from orchestra.runtime.tape_file import exchanges
+from orchestra.methods.answers import answer_of
+from orchestra.kernel.tape import exchanges
 from tests.conftest import Price, needs_sandbox
 from tests.program import replay, resume, runs
 from tests.scripted import THINKING, Raw, agent, completion, cut_off, last_text
@@ -45,7 +45,7 @@ def test_a_reply_that_was_cut_is_asked_once_for_its_answer_alone(run):
     assert second["max_tokens"] == 256 and "max_tokens" not in first
     assert [m["role"] for m in second["messages"]] == ["user", "assistant", "user"]
     assert second["messages"][:2] == [*first["messages"], {"role": "assistant", "content": LONG}]
-    places = [row["call"] for row in exchanges(run.folder / "tape.jsonl")]
+    places = [row.call for row in exchanges(run.folder / "tape.jsonl")]
     assert places == ["r1/main/a1", "r1/t1/s1", "r1/t1/s1/again"]
     assert result_of(result)["status"] == "done"
 
@@ -69,7 +69,7 @@ def test_a_reply_that_has_no_answer_the_second_time_has_none(run, second):
     z = result_of(result)
     assert (z["status"], z["answer"], z["cause"]) == ("partial", "", "replies")
     assert "length limit" in z["error"] and "It has no answer" in z["summary"]
-    assert "length limit" in result.why
+    assert "length limit" in result.ending.why
 
 
 def test_a_model_that_was_still_thinking_is_asked_with_its_prompt_alone(run):
@@ -87,7 +87,7 @@ def test_only_the_end_of_a_long_reply_is_sent_again(run):
 def test_samples_that_were_cut_vote_with_the_answer_that_they_then_give(run):
     result = run(SAMPLES, work=cut_then("Answer: 8"))
     assert (result.answer, result.calls) == ("8", 1 + 2 * 5)
-    places = {row["call"] for row in exchanges(run.folder / "tape.jsonl")}
+    places = {row.call for row in exchanges(run.folder / "tape.jsonl")}
     assert {f"r1/t1/s1/p{n}/again" for n in range(1, 6)} < places
 
 
@@ -189,7 +189,7 @@ def test_a_second_call_that_cannot_be_paid_is_not_made_and_that_is_said(run):
         "",
         "failed",
         "budget",
-    ) and "budget" in result.why
+    ) and "budget" in result.ending.why
 
 
 # ---- experts -------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def test_the_error_of_a_broken_graph_is_shown_once(run):
 
 
 def test_the_second_broken_graph_falls_back_to_one_agent(run):
-    result = run(agent("A", "Nobody"), "xml")
+    result = run(agent("A", "Nobody"), "<edge></edge>")
     assert (result.answer, result.fallback, result.calls) == ("42", True, 3)
     assert "there is no agent 'Nobody'" in run.mains[1]
     assert run.prompts[0].startswith("# The task\nWhat is it?")
@@ -90,6 +90,13 @@ def test_a_low_degree_may_answer_directly_but_not_about_unseen_files(run):
     assert (result.answer, result.fallback, result.calls) == ("42", False, 1)
     result = run("<answer>42</answer>", low(), media=[CLOCK], dom="low", out="files")
     assert not result.fallback and "Nobody has looked at the files" in run.mains[1]
+
+
+def test_a_plain_answer_that_was_cut_off_or_has_seen_no_file_is_refused(run):
+    assert run(cut_off("The answer is"), "42").answer == "42"
+    assert len(run.mains) == 2
+    assert run("42", CHAIN, media=[CLOCK], out="files").fallback is False
+    assert len(run.mains) == 2
 
 
 # ---- its agents ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The XML of MAS-Orchestra: every rule, the line where it is broken, and arbitrary text."""
+"""The XML of MAS-Orchestra: what the released code reads and what it refuses, and arbitrary text."""
 
 import re
 
@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestra.kernel.prompts import explained
+from orchestra.kernel.vocabulary import ModelMistake
 from orchestra.methods.mas_xml import parse
-from orchestra.runtime.prompts import explained
-from orchestra.vocabulary import ModelMistake
 from tests.scripted import SAID, agent, edge, thought
 
 
@@ -25,103 +25,124 @@ def low(answer="<answer>out</answer>"):
 TWO = agent("A") + agent("B", input="use ${A}")
 AB = TWO + edge("A", "B")
 ABC = agent("A") + agent("B") + agent("C", input="${A} and ${B}")
+ROLES = '["Poet", "Judge"]'
+INPUT = "<agent_input></agent_input>"
 
-BROKEN = {  # rule: the line it is broken in, and the reply behind its thinking
-    "no_agent": [(None, ""), (None, "The answer is 42.")],
-    "stray_text": [(2, agent(extra=extra)) for extra in ("and then", "<colour>red</colour>", "<thinking>x</thinking>")],
-    "unclosed": [(1, f"<agent>{agent()}</agent>"), (3, agent(input="a <agent> b")), (3, agent().split("</agent_input>")[0])],
-    "not_opened": [(4, agent() + "</agent>")],
-    "misplaced": [(1, "<agent_id>A</agent_id>"), (1, "<from>A</from>")],
-    "field_twice": [(2, agent(extra="<agent_id>B</agent_id>")), (3, agent(extra=SAID))],
-    "field_missing": [
-        *[(1, agent().replace(part, "")) for part in ("<agent_id>A</agent_id>", "<agent_name>CoTAgent</agent_name>", SAID)],
-        (3, agent().replace("<agent_input></agent_input>", "")), (3, debate("")), (1, "<agent><agent_id>A</agent_id></agent>"),
-    ],
-    "unknown_agent": [(5, agent() + agent("B", "Nobody"))],
-    "bad_id": [(2, agent(id=id)) for id in (" ", "a-b", "é")],
-    "duplicate_id": [(4, agent() + agent()), (1, (agent() + agent()).replace("\n", ""))],
-    "roles_bad": [(3, debate(roles)) for roles in ('["a"]', '["a", "a "]', "a, b", "[1, 2]", "[" * 999)],
-    "roles_not_here": [(3, agent(roles='["a", "b"]'))],
-    "edge_unpaired": [(7, f"{TWO}<edge>{ends}</edge>") for ends in ("", "<from>A</from>", "<to>A</to><from>A</from>")],
-    "edge_missing": [(None, TWO)],
-    "id_tag": [(2, agent(extra="<agent_output_id>B</agent_output_id>"))],
-    "edge_twice": [(7, TWO + edge("A", "B", "A", "B"))],
-    "edge_blocks": [(8, AB + edge("A", "B"))],
-    "agent_after_edge": [(5, agent("A") + edge("A", "B") + agent("B", input="${A}"))],
-    "unknown_id": [(None, TWO + edge("A", "B", "A", "Z"))],
-    "cycle": [(None, agent(input="${A}") + edge("A", "A")), (None, TWO + edge("A", "B", "B", "A"))],
-    "isolated": [(7, TWO + agent("C") + edge("A", "B")), (1, agent("Z") + thought(AB))],
-    "many_sinks": [(None, TWO + agent("C", input="${A}") + edge("A", "B", "A", "C"))],
-    "insert_without_edge": [(7, TWO + agent("C", input="${A}${B}") + edge("A", "B", "B", "C"))],
-    "insert_unknown": [(1, agent(input="${x}^2"))],
-    "edge_without_insert": [(4, agent() + agent("B") + edge("A", "B"))],
-    "answer_in_high": [(1, "<answer>4</answer>")],
+# (id, needs) of each agent
+ONE, CHAIN = [("A", ())], [("A", ()), ("B", ("A",))]
+ACCEPTED = {
+    "no thinking": (AB, CHAIN),
+    "thinking that is not closed": ("<think>hm\n" + AB, CHAIN),
+    "tags in upper case": (thought(re.sub(r"</?\w+>", lambda t: t[0].upper(), AB)), CHAIN),
+    "text between fields": (thought(agent(extra="and then"), agent("B", input="${A}"), edge("A", "B")), CHAIN),
+    "an unknown field": (thought(agent(extra="<colour>red</colour>")), ONE),
+    "a second id": (thought(agent(extra="<agent_id>B</agent_id>")), ONE),
+    "no description": (thought(agent().replace(SAID, "")), ONE),
+    "no input": (thought(agent().replace(INPUT, "")), ONE),
+    "no arguments": (thought("<agent><agent_id>A</agent_id><agent_name>CoTAgent</agent_name></agent>"), ONE),
+    "an agent without an id": (thought(AB, agent("C").replace("<agent_id>C</agent_id>", "")), CHAIN),
+    "a name in lower case": (thought(agent(name="cotagent")), ONE),
+    "an id with a hyphen": (thought(AB.replace(">A<", ">a-1<").replace("${A}", "${a-1}")), [("a_1", ()), ("B", ("a_1",))]),
+    "an id twice": (thought(agent(), AB), CHAIN),
+    "roles of another agent": (thought(agent(roles=ROLES)), ONE),
+    "an edge twice": (thought(TWO, edge("A", "B", "A", "B")), CHAIN),
+    "a second edge block": (thought(AB, edge("B", "A")), CHAIN),
+    "an agent after the edges": (thought(agent(), edge("A", "B"), agent("B", input="${A}")), CHAIN),
+    "to before from": (thought(TWO, "<edge><to>B</to><from>A</from></edge>"), CHAIN),
+    "a from that is left over": (thought(TWO, "<edge><from>A</from><to>B</to><from>A</from></edge>"), CHAIN),
+    "an edge without its ${id}": (thought(agent(), agent("B"), edge("A", "B")), CHAIN),
+    "a ${id} without its edge": (thought(TWO, agent("C", input="${A}${B}"), edge("A", "B", "B", "C")), [*CHAIN, ("C", ("B", "A"))]),
+    "a ${id} of no agent": (thought(agent(input="${x}^2")), ONE),
+    "an id that is not closed": (thought(AB.replace("A</agent_id>", "A")), CHAIN),
+    "an agent that is not closed": (thought(AB, "<agent><agent_id>C</agent_id>"), CHAIN),
+    "an answer next to agents": (thought(AB, "<answer>4</answer>"), CHAIN),
 }  # fmt: skip
-BROKEN_LOW = {
-    "answer_empty": [(1, "<answer></answer>")],
-    "answer_and_agents": [
-        (1, low(answer)) for answer in ("", "<answer>4</answer>", "<answer></answer>", "<answer>out</answer>" * 2)
-    ] + [(1, "<answer>out</answer>" + low("")), (1, "<answer>4</answer>" * 2)],
-    "low_is_one_agent": [(None, low() + low()), (None, "42"), (None, agent().replace("agent_id", "agent_output_id") + edge("A", "A"))],
-    "field_missing": [(1, low().replace("agent_output_id", "agent_description"))],
-    "id_tag": [(2, agent() + "<answer>A</answer>")],
-}  # fmt: skip
+BROKEN = {  # rule: the line it is broken in, and the reply
+    "unknown_id": (None, thought(TWO, edge("A", "B", "A", "Z"))),
+    "cycle": (None, thought(TWO, edge("A", "B", "B", "A"))),
+    "many_sinks": (None, thought(TWO, agent("C", input="${A}"), edge("A", "B", "A", "C"))),
+    "edge_missing": (None, thought(TWO)),
+    "isolated": (7, thought(TWO, agent("C"), edge("A", "B"))),
+    "unknown_agent": (4, thought(agent(), agent("B", name="Nobody"))),
+    "roles_bad": (1, thought(debate('["Poet"]'))),
+    "field_missing": (1, "<agent><agent_id>A</agent_id></agent>"),
+    "no_agent": (None, ""),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_what_the_released_parser_accepts_is_read(name):
+    reply, found = ACCEPTED[name]
+    assert [(u.id, u.needs) for u in parse(reply)] == found
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_what_the_released_parser_refuses_is_a_mistake_with_its_line(rule):
+    line, reply = BROKEN[rule]
+    with pytest.raises(ModelMistake) as caught:
+        parse(reply)
+    assert (caught.value.rule, caught.value.values.get("line")) == (rule, line)
+    assert explained(caught.value)
 
 
 @pytest.mark.parametrize("text", [
     *map(thought, [
         agent(), AB, AB.replace("\n", "\r\n"), ABC + edge("A", "C", "B", "C"),
         agent() + agent("B", input="${A} ${A}") + edge("A", "B"), AB + "And so it is.",
-        "Here it is:\n" + AB, "\nSince 3 < 5:\n" + AB, f"\n<agents>{agent()}</agents>", f"```xml\n{AB}```", f"\n```\n{AB}\n```\n", agent(name="WebSearchAgent"),
+        "Here it is:\n" + AB, "\nSince 3 < 5:\n" + AB, f"\n<agents>{agent()}</agents>", f"```xml\n{AB}```", agent(name="WebSearchAgent"),
         debate('["Poet", "Judge"]'), debate("['Poet', \"Judge's\"]"),
         agent().replace("<agent_id>", "<agent_id >"), agent(input="Put it into <answer>x</answer>."),
-        agent().replace("<agent_input></agent_input>", "<agent_input/>"),
-        agent().replace(">d</", ">a <it></"), agent() + "<edge>\n</edge>", agent(input='""'),
+        agent().replace("<agent_input></agent_input>", "<agent_input/>"), agent() + "<edge>\n</edge>", agent(input='""'),
     ]),
-    f"<thinking>a < b & <agent> c</thinking>\n{AB}", f"<think>hm</think>{agent()}",
-    f"<think>1</think><thinking>2</thinking>{agent()}", f"{thought(agent())}<thinking>2</thinking>",
+    f"<thinking>a < b & <agent> c</thinking>\n{AB}", f"<think>1</think><thinking>2</thinking>{agent()}",
     f"hm\n</thinking>\n{agent()}", f"Draft: <agent> {agent('Z')}\n</think>\n{AB}",
 ])  # fmt: skip
 def test_a_graph_of_the_format_is_read(text):
     assert parse(text)[0].id == "A"
 
 
-@pytest.mark.parametrize("dom, rule, line, text", [
-    (dom, rule, *row)
-    for dom, broken in (("high", BROKEN), ("low", BROKEN_LOW))
-    for rule, rows in broken.items() for row in rows
+@pytest.mark.parametrize("reply", ["The answer is 4.", "<thinking>2+2</thinking>The answer is 4.", "<answer>The answer is 4."])
+def test_a_reply_without_agents_is_a_direct_answer(reply):
+    assert parse(reply) == "The answer is 4."
+
+
+@pytest.mark.parametrize("reply", ["<think>still thinking", "<think>a</think> ", "<edge></edge>"])
+def test_thinking_and_empty_markup_are_no_answer(reply):
+    with pytest.raises(ModelMistake, match="no_agent"):
+        parse(reply)
+
+
+def test_a_role_that_repeats_gets_a_number():
+    (u,) = parse(debate('["Poet", "Poet"]'))
+    assert u.roles == ("Poet", "Poet 2")
+
+
+def test_ids_that_differ_in_their_punctuation_alone_stay_apart():
+    reply = agent("a-b") + agent("a b", input="${a-b}") + edge("a-b", "a b")
+    first, second = parse(reply)
+    assert (second.needs, second.instruction) == ((first.id,), f"${{{first.id}}}")
+    assert first.id != second.id
+
+
+# ---- a low degree --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("reply", "id"), [
+    (low(), "out"), (low(""), "out"), (agent(), "A"), (agent() + agent("B"), "A"), (agent().replace("agent_id", "agent_output_id"), "A"),
+    (low().replace("out<", "my-out<"), "my_out"), (f"<answer>out</answer>{low('')}", "out"),
 ])  # fmt: skip
-def test_a_broken_rule_is_named_with_its_line(dom, rule, line, text):
+def test_a_low_degree_takes_the_first_agent(reply, id):
+    (u,) = parse(reply, "low")
+    assert (u.id, u.agent) == (id, "cot")
+
+
+def test_an_answer_behind_the_agent_must_name_its_output():
     with pytest.raises(ModelMistake) as caught:
-        parse(thought(text), dom)
-    assert (caught.value.rule, caught.value.values.get("line")) == (rule, line)
-    assert explained(caught.value)
+        parse(thought(low("\n<answer>4</answer>")), "low")
+    assert (caught.value.rule, caught.value.values["line"]) == ("answer_and_agents", 2)
 
 
-@pytest.mark.parametrize("before, rule", [("", "no_thinking"), ("<think>", "thinking_unclosed")])
-def test_a_graph_without_thinking_is_refused(before, rule):
-    with pytest.raises(ModelMistake, match=rule):
-        parse(before + AB)
-
-
-def test_an_answer_may_name_the_output_of_the_one_agent():
-    (alone,) = parse(thought(low()), "low")
-    assert (alone.id, alone.agent) == ("out", "cot")
-
-
-RIGHT = {
-    "high": thought(agent(), debate("['P', 'Q']").replace(">A<", ">B<"), agent("C", input="${A} ${B}"), edge("A", "C", "B", "C")),
-    "low": thought(low()),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("dom, found", [
-    (dom, found) for dom in RIGHT for found in re.finditer(r"</(?!thinking)(\w+)>", RIGHT[dom])
-])  # fmt: skip
-def test_every_unclosed_tag_is_said_to_be_unclosed(dom, found):
-    with pytest.raises(ModelMistake) as caught:
-        parse(RIGHT[dom][: found.start()] + RIGHT[dom][found.end() :], dom)
-    assert (caught.value.rule, caught.value.values["tag"]) == ("unclosed", found[1])
+# ---- texts ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("written, read", [
@@ -143,7 +164,7 @@ PIECES = st.sampled_from([*MARKUP.split(), "\n", AB, agent(), "<!ENTITY a 'b'>",
 
 @given(st.one_of(st.text(), st.lists(PIECES).map("".join)), st.sampled_from(["low", "high"]))
 @settings(max_examples=100)
-def test_any_text_is_a_graph_or_breaks_a_rule(text, dom):
+def test_any_text_is_a_graph_or_an_answer_or_breaks_a_rule(text, dom):
     try:
         parse(text, dom)
     except ModelMistake as mistake:

@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import orchestra_min
-from orchestra.agents.react_rules import like_patterns
-from orchestra.runtime.prompts import say
-from orchestra.toolkit import SEARCH, VISIT, Environment, ImageFile, ToolError, tool
-from orchestra.vocabulary import Step
+from orchestra.methods.react_rules import like_patterns
+from orchestra.kernel.prompts import say
+from orchestra.kernel.tool import SEARCH, VISIT, Environment, ImageFile, tool
+from orchestra.kernel.vocabulary import Step, ToolError
 from tests.conftest import needs_sandbox
 from tests.program import CLOCK, Runs, runs
 from tests.scripted import act, complete, cut_off, delegate, finish
@@ -48,7 +47,7 @@ A, B, BROKEN = act("EchoAction", text="a"), act("EchoAction", text="b"), act("Br
 @pytest.fixture
 def sub_agent(endpoint, tmp_path, monkeypatch):
     """Runs one sub-task on scripted replies. Returns its Result, its steps and its prompts."""
-    monkeypatch.setattr(orchestra_min, "tools_for", lambda task, code=True: TOOLS)
+    monkeypatch.setattr("orchestra.parts.tools_for", lambda task, code=True: TOOLS)
     run = Runs(endpoint, tmp_path, "orchestra-o1")
 
     def start(*replies, tools=BOTH, **options):
@@ -95,12 +94,26 @@ def test_finish_is_read_in_every_form(reply, status, answer, sub_agent):
     assert (z.status, z.answer) == (status, answer)
 
 
-# ---- the end is enforced -------------------------------------------------------------------------
+# ---- the end: asked for, and with the rules for small models enforced ----------------------------
+
+SMALL = {"prompts": "small"}
 
 
-def test_finish_is_offered_in_every_step_and_alone_after_five_of_one_kind(sub_agent):
+def test_after_five_steps_of_one_kind_the_prompt_asks_to_finish(sub_agent):
+    z = sub_agent(*[A] * 9, finish("x"))
+    assert z.offered == [[*BOTH, "finish"]] * 10 and z.status == "done"
+    told = [say("react/messages", "enough", times=n) in z.prompts[n] for n in range(1, 9)]
+    assert told == [False] * 4 + [True] * 4
+
+
+def test_a_report_is_taken_as_it_is(sub_agent):
+    z = sub_agent(finish("known", "done"))
+    assert (z.status, z.answer, z.error) == ("done", "known", "")
+
+
+def test_small_models_are_offered_finish_alone_after_five_of_one_kind(sub_agent):
     """Another step of that kind ends the task."""
-    z = sub_agent(A)
+    z = sub_agent(A, **SMALL)
     assert z.offered == [*[[*BOTH, "finish"]] * 5, ["finish"]]
     assert say("react/messages", "repeated", times=5) in z.prompts[5]
     assert (z.status, z.error) == ("partial", say("react/messages", "would_not_finish"))
@@ -173,7 +186,7 @@ def test_a_long_observation_is_cut_with_a_visible_note(sub_agent):
 def test_done_without_a_tool_that_worked_is_partial_and_the_main_agent_is_told(
     before, word, steps, sub_agent
 ):
-    z = sub_agent(*before, finish("invented", word), steps=steps)
+    z = sub_agent(*before, finish("invented", word), steps=steps, **SMALL)
     told = say("react/messages", "nothing_worked")
     assert (z.status, z.answer, z.error, z.steps_taken) == (
         "partial",
@@ -184,11 +197,12 @@ def test_done_without_a_tool_that_worked_is_partial_and_the_main_agent_is_told(
     assert told in z.mains[1] and f"partial, steps: {len(before) + 1}]" in z.mains[1]
 
 
-def test_no_prompt_tells_a_sub_agent_to_finish_and_that_it_must_not(sub_agent):
+@pytest.mark.parametrize("how", [SMALL, {}])
+def test_no_prompt_tells_a_sub_agent_to_finish_and_that_it_must_not(how, sub_agent):
     """Nor to use a tool in a step that has none."""
     replies = [finish("x", "never")] * 2, [BROKEN] * 30, [A, BROKEN] * 15, [A] * 9, ["?"] * 30
     for number, each in enumerate(replies):
-        z = sub_agent(*each, steps=12, out=f"run{number}")
+        z = sub_agent(*each, steps=12, out=f"run{number}", **how)
         for prompt, offered in zip(z.prompts, z.offered, strict=False):
             _, now = prompt.split("# Now\n")
             must = "inish now" in now or "only action left is finish" in now
