@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from orchestra.methods.answers import answer_of
 from orchestra.kernel.tape import exchanges
+from orchestra.methods.answers import answer_of
 from tests.conftest import Price, needs_sandbox
 from tests.program import replay, resume, runs
 from tests.scripted import THINKING, Raw, agent, completion, cut_off, last_text

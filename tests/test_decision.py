@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.kernel import vocabulary as v
+from orchestra.kernel.vocabulary import Complete, Delegate
 from orchestra.methods.main_agent import read_decision
 from orchestra.methods.orchestra_o1 import MAX_SUBTASKS, read_delegation
-from orchestra.kernel.vocabulary import Complete, Delegate
 from tests.scripted import complete, delegate
 
 TASK = v.Task("What time is it?", (v.Media("image", "clock.png", Path("/none"), ""),))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestra.methods.replies import MAX_CHARS, find_action
 from orchestra.kernel.vocabulary import ModelMistake
+from orchestra.methods.replies import MAX_CHARS, find_action
 
 ACTION = {"action": "finish", "params": {"result": "7:49", "status": "done"}}
 TEXT, DRAFT = json.dumps(ACTION), '{"action": "draft"}'

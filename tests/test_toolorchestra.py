@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from orchestra.kernel.vocabulary import ModelMistake
 from orchestra.methods import experts
 from orchestra.methods.toolorchestra import read_call
 from orchestra.tools import search
-from orchestra.kernel.vocabulary import ModelMistake
 from tests import golden
 from tests.conftest import ConfigError, needs_sandbox
 from tests.program import CLOCK, runs

@@ -38,6 +38,7 @@ from orchestra.kernel.prompts import (
 from orchestra.kernel.tool import Environment
 from orchestra.kernel.vocabulary import INVALID, Messages, Result, Step, ToolError
 from orchestra.methods.react_rules import has_few_steps
+from orchestra.methods.summary import Question, Unreported, summarized
 from orchestra.tools import code, sandbox
 
 MARKER = "TASK_COMPLETE"  # the first line of the last command's output; the rest is the report
@@ -65,18 +66,24 @@ def run(job: Job, repo: Path | None = None) -> Result:
 
 def run_at(shell: Shell, job: Job) -> Result:
     """The same with another shell, such as one in a container."""
+    z = summarized(partial(_work, shell), _question)(job)
+    texts = (z.summary, _recorded_changes(job))
+    return replace(z, summary="\n".join(text for text in texts if text))
+
+
+def _work(shell: Shell, job: Job) -> Result:
+    """The commands, until one reports. Raises Unreported."""
     try:
         while len(job.trace) < job.steps:
             step = _next_step(shell, job)
             job.note(step)
             report = _report(step)
             if report is not None:
-                return job.result("done", report or step.memory, _recorded_changes(job))
-        z = job.unreported(say(PROMPTS, "out_of_steps", steps=job.steps), "steps")
+                return job.result("done", report or step.memory, "")
     except FAILURES as failure:
-        z = job.unreported(say(PROMPTS, "stopped", reason=str(failure)), failure.cause)
-    texts = (z.summary, _recorded_changes(job))
-    return replace(z, summary="\n".join(text for text in texts if text))
+        error = say(PROMPTS, "stopped", reason=str(failure))
+        raise Unreported(error, failure.cause) from failure
+    raise Unreported(say(PROMPTS, "out_of_steps", steps=job.steps), "steps")
 
 
 def _next_step(shell: Shell, job: Job) -> Step:
@@ -103,10 +110,20 @@ def _report(step: Step) -> str | None:
 
 
 def _messages(job: Job) -> Messages:
-    """The task and the steps so far, which a server has in its prefix cache, and what to do now."""
     number = len(job.trace) + 1
     warning = _warning(job)
     warning = f" {warning}" if warning else ""
+    now = say(PROMPTS, "now", step=number, steps=job.steps, warning=warning)
+    return _with_steps(job, now)
+
+
+def _question(job: Job) -> Question:
+    """The messages after the last step, which ask for a summary; the reply is plain text."""
+    return _with_steps(job, say(PROMPTS, "summarize")), None
+
+
+def _with_steps(job: Job, now: str) -> Messages:
+    """The task and the steps so far, which a server has in its prefix cache, and what to do now."""
     files = [named(f"media/{media.name}") for media in job.task.media]
     user = render(
         "mini_swe/user.md",
@@ -114,7 +131,7 @@ def _messages(job: Job) -> Messages:
         context=job.u.context or say("react/messages", "no_context"),
         files=", ".join(files) or "-",
         steps=_steps_done(job.trace),
-        now=say(PROMPTS, "now", step=number, steps=job.steps, warning=warning),
+        now=now,
     )
     return as_messages(render("mini_swe/system.md", marker=MARKER), user)
 
