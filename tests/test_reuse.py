@@ -228,9 +228,9 @@ def test_a_run_goes_on_at_another_address(endpoint, tmp_path):
     named = "--question", "?", "--model", "m", "--method", "react", "--out", tmp_path / "run"
     assert called(*named, at=first.url).returncode == 4
     second = endpoint(lambda r: finish("42"))
-    again = called("--resume", tmp_path / "run", at=second.url)
+    again = called("resume", tmp_path / "run", at=second.url)
     assert (again.stdout, len(second.requests)) == ("42\n", 1)
-    assert called("--replay", tmp_path / "run").stdout == "42\n"
+    assert called("replay", tmp_path / "run").stdout == "42\n"
 
 
 def test_the_address_of_a_page_is_a_part_of_its_request(tmp_path):
@@ -310,14 +310,14 @@ def test_the_command_says_what_was_reused_and_saved(endpoint, tmp_path):
     again = called(*named, "--reuse", tmp_path / "run", "--out", tmp_path / "again", at=server.url)
     assert (again.stdout, len(server.requests)) == ("42\n", 5)
     assert "5 reused, USD unknown saved" in again.stderr
-    shown = called("--replay", tmp_path / "again", "--json")
+    shown = called("replay", tmp_path / "again", "--json")
     assert json.loads(shown.stdout)["reused_calls"] == 5
 
 
 @pytest.mark.parametrize("flags, problem", [
-    ("--replay run --reuse run", "--reuse"),
-    ("? --model m --reuse gone", "gone is not a run folder"),
-    ("? --model m --reuse run,gone", "gone is not a run folder"),
+    ("replay run --reuse run", "--reuse"),
+    ("--question ? --model m --reuse gone", "gone is not a run folder"),
+    ("--question ? --model m --reuse run,gone", "gone is not a run folder"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("in_an_empty_folder")
 def test_a_wrong_use_of_reuse_is_one_line(flags, problem, run):
@@ -327,7 +327,7 @@ def test_a_wrong_use_of_reuse_is_one_line(flags, problem, run):
 
 def test_a_changed_setting_that_prevents_reuse_is_named_at_the_end(endpoint, in_an_empty_folder):
     server = endpoint(lambda request: finish("42"))
-    flags = "?", "--model", "m", "--method", "react"
+    flags = "--question", "?", "--model", "m", "--method", "react"
     called(*flags, "--out", "first", at=server.url)
     words = *flags, "--reuse", "first"
     same = called(*words, "--out", "same", at=server.url)

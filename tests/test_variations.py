@@ -59,9 +59,9 @@ def hours(env: Environment, day: str) -> str:
 TOOLS = {"hours": hours}
 
 
-def replay(folder, **how):
-    change = change_of(Path(folder), given={"tools": TOOLS})
-    return orchestra_min.replay(folder, change=change, tools=TOOLS, **how)
+def replay(folder, tools=TOOLS, **how):
+    change = change_of(Path(folder), given={"tools": tools})
+    return orchestra_min.replay(folder, change=change, tools=tools, **how)
 
 
 def resume(folder, *reuse):
@@ -172,7 +172,7 @@ def test_the_command_reuses_all_for_a_model_that_the_run_had(endpoint, tmp_path)
     called("--question", "?", *named, "--out", tmp_path / "run", at=server.url)
     asked = len(server.requests)
     flags = "--from-round", 1, *named, "--out", tmp_path / "fork"
-    done = called("--resume", tmp_path / "run", *flags, at=server.url)
+    done = called("resume", tmp_path / "run", *flags, at=server.url)
     assert (done.stdout, len(server.requests)) == ("B is open\n", asked)
 
 
@@ -201,7 +201,7 @@ def test_kept_rounds_have_their_own_tools(first, tmp_path):
     forked = run_fork(first.folder, out, 2, options={"steps": 9}, resolve=resolve, **more)
     assert forked.answer == "B is open"
     seen = [json.dumps(row.request) for row in rows(out) if "/main/" in row.call]
-    assert [" look(name" in request for request in seen] == [False, True, True]
+    assert ["look(name" in request for request in seen] == [False, True, True]
     change = change_of(out, resolve)
     assert orchestra_min.replay(out, change=change, **more).answer == "B is open"
 
@@ -310,7 +310,7 @@ def by_command(endpoint, tmp_path):
 def test_the_command_changes_flags_and_decisions(by_command, tmp_path):
     file = tmp_path / "decision.json"
     file.write_text(json.dumps({"action": "complete", "answer": "mine"}))
-    resumed = "--resume", tmp_path / "run", "--tools", TOOL, "--out"
+    resumed = "resume", tmp_path / "run", "--tools", TOOL, "--out"
     done = called(*resumed, tmp_path / "a", "--what-if", f"r3=@{file}", at=by_command.url)
     assert (done.stdout, by_command.requests) == ("mine\n", [])
     closed = "--what-if", "r2/t1/s1=it is closed"
@@ -322,13 +322,13 @@ def test_the_command_changes_flags_and_decisions(by_command, tmp_path):
 
 
 @pytest.mark.parametrize("flags, problem", [
-    ("? --model m --what-if r1=x", "--what-if"),
-    ("--resume run --what-if r1", "--what-if r1: needs PLACE=VALUE"),
-    ("--resume run --what-if r1={", "--what-if r1: the value is not JSON; a decision is {"),
-    ("--resume run --what-if r1=@gone", "--what-if r1: cannot be read"),
-    ("--resume run --steps 3", "--steps"),
-    ("--resume run --from-round 1 --prompts big", "--prompts"),
-    ("--resume run --from-round 1 --model m --replay run", "--replay"),
+    ("--question ? --model m --what-if r1=x", "--what-if"),
+    ("resume run --what-if r1", "--what-if r1: needs PLACE=VALUE"),
+    ("resume run --what-if r1={", "--what-if r1: the value is not JSON; a decision is {"),
+    ("resume run --what-if r1=@gone", "--what-if r1: cannot be read"),
+    ("resume run --steps 3", "--steps"),
+    ("resume run --from-round 1 --prompts big", "--prompts"),
+    ("replay run --from-round 1", "--from-round"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("in_an_empty_folder")
 def test_a_wrong_variation_is_one_line(flags, problem, run):
@@ -347,10 +347,10 @@ def test_a_variation_that_is_killed_goes_on_and_pays_nothing_twice(by_command, e
 
     other = endpoint(killing)
     flags = "--what-if", "r2/t1/s1=it is closed", "--tools", TOOL, "--out", tmp_path / "fork"
-    child = start(tmp_path, "--resume", tmp_path / "run", *flags, at=other.url)
+    child = start(tmp_path, "resume", tmp_path / "run", *flags, at=other.url)
     child.communicate()
     asked = len(other.requests)
-    again = "--resume", tmp_path / "fork", "--tools", TOOL
+    again = "resume", tmp_path / "fork", "--tools", TOOL
     assert "--reuse" in line_of(called(*again, at=by_command.url))
     done = called(*again, "--reuse", tmp_path / "run", at=by_command.url)
     assert (done.stdout, asked, len(by_command.requests)) == ("B is closed\n", 2, 1)
@@ -375,13 +375,13 @@ def test_a_fork_from_the_last_chance_of_a_run_makes_it_anew(run, tmp_path):
         task = f"look {last_text(request).count('=> seen')}"
         return delegate({"task_instruction": task, "model": "large", "context": "", "tools": []})
 
-    how = {"names": ("small", "large"), "change": priced, "budget_usd": 3.0}
+    how = {"names": ("small", "large"), "change": priced, "budget_usd": 3.0, "k_max": 8}
     run(respond=reply, **how)
     assert [row.call for row in rows(run.folder)][-3:] == [f"r3/main/a{n}" for n in (1, 2, 3)]
     pool = priced(pool_at(run.server.url, "small", "large"))
     for name, change in (("same", {}), ("richer", {"budget_usd": 9.0})):
         forked = run_fork(run.folder, tmp_path / name, 3, pool=pool, options=change)
-        assert replay(forked.run).answer == forked.answer == "seen"
+        assert replay(forked.run, tools={}).answer == forked.answer == "seen"
         works = "r3/t1/s1" in calls(forked.run)["made"]
         assert works == (name == "richer")  # what nobody could pay for is done now
 
