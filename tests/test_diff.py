@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from orchestra.diff import lines, text
-from orchestra.variation import difference
-from tests.conftest import ROOT, Price
-from tests.program import called, line_of
+from orchestra.variation.diff import difference, lines, lines_of, text
+from orchestra.variation.fork import run_fork
+from tests.conftest import ROOT, ConfigError, Price
+from tests.program import called
 from tests.scripted import complete, delegate, finish
 
 RUNS = ROOT / "fixtures" / "runs"
@@ -54,7 +54,7 @@ def exchanges(folder):
         yield row["call"], json.dumps(request, sort_keys=True), json.dumps(reply, sort_keys=True)
 
 
-# ---- what is said first, and what is counted -----------------------------------------------------
+# ---- what is said first -----------------------------------------------------
 
 
 def test_runs_of_two_questions_differ_first_in_the_question(compared):
@@ -65,16 +65,6 @@ def test_runs_of_two_questions_differ_first_in_the_question(compared):
     shown = found.splitlines()
     assert shown[2:6] == ["", "The runs have two questions.", "- What is it?", "+ Who is it?"]
     assert "  question" not in shown
-
-
-def test_the_list_of_models_counts_as_little_as_on_the_terminal(endpoint, tmp_path):
-    server = endpoint(lambda request: complete("42"))
-    done = called("?", "--out", tmp_path / "run", at=server.url)
-    tape = [row["request"]["kind"] for row in exchanges_of(tmp_path / "run")]
-    assert sorted(tape) == ["chat", "models"] and "1 call, " in done.stderr
-    found = difference(tmp_path / "run", tmp_path / "run")
-    assert (found.first.model_calls, found.first.tool_calls) == (1, 0)
-    assert [r.first_calls for r in found.rounds] == [1]
 
 
 # ---- where they part -----------------------------------------------------------------------------
@@ -106,7 +96,7 @@ def test_as_much_is_the_same_as_a_plain_comparison_of_the_tapes_finds(seed, tmp_
         if kind == "address" and "messages" in row["request"]:
             return {**row, "request": {**row["request"], "url": "http://elsewhere/v1"}}
         if kind == "request":
-            return {**row, "request": {**row["request"], "top_p": 1}}
+            return {**row, "request": {**row["request"], "top_p": 1}, "key": "0" * 64}
         if kind == "reply":
             return {**row, "answer": {"value": "another"}}
         return None if kind == "lost" else row
@@ -194,18 +184,15 @@ def test_reused_calls_are_shown_as_saved_and_the_others_as_paid(run):
 
 
 def test_a_fork_ends_with_what_it_reused_and_where_it_parts(run, tmp_path):
-    turns = [delegate("look"), complete("9"), complete("8"), complete("8")]
+    turns = [delegate("look"), complete("9"), complete("8")]
     run(*turns, work=finish("seen"))
-    argv = ["--resume", run.folder, "--from-round", 2, "--out"]
-    done = called(*argv, tmp_path / "fork", at=run.server.url)
-    assert done.stdout == "8\n"
-    assert done.stderr.splitlines()[-3:] == [
+    fork = run_fork(run.folder, tmp_path / "fork", 2)
+    assert fork.answer == "8"
+    assert lines(difference(run.folder, fork.run)) == [
         "reused 2 model calls (saved USD 0.0000), made 1 model call (USD 0.0000)",
         "parts from run at r2/main/a1 (chat): the same request got another reply",
         "the answer changed: '9' -> '8'",
     ]
-    quiet = called(*argv, tmp_path / "quiet", "--quiet", at=run.server.url)
-    assert quiet.stderr == ""
 
 
 # ---- folders -------------------------------------------------------------------------------------
@@ -218,8 +205,18 @@ def test_the_data_is_one_json_object():
     assert found == json.loads(json.dumps(again)) and found["parting"]["way"] == "only first"
 
 
-def test_a_folder_that_is_no_run_is_one_line(tmp_path):
-    assert "is not a run folder" in line_of(called("diff", RUNS / "equinox", tmp_path / "none"))
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="is not a run folder"):
+        difference(RUNS / "equinox", tmp_path / "none")
+    assert lines_of(RUNS / "equinox", tmp_path / "none") == []
+    shutil.copytree(RUNS / "equinox", tmp_path / "run")
+    (tmp_path / "run" / "tape.jsonl").write_text('{"call": 1}\n')
+    with pytest.raises(ConfigError, match="tape.jsonl has a line that is not an exchange"):
+        difference(tmp_path / "run", RUNS / "equinox")
+
+
+def test_a_run_that_ended_without_its_last_row_is_compared_by_its_tape(tmp_path):
     shutil.copytree(RUNS / "equinox", tmp_path / "run")
     (tmp_path / "run" / "trajectory.jsonl").write_text('{"event": "run"}\n')
-    assert "damaged event" in line_of(called("diff", tmp_path / "run", RUNS / "equinox"))
+    found = difference(RUNS / "equinox", tmp_path / "run")
+    assert found.same == 13 and found.second.state == "interrupted" and not found.is_empty
