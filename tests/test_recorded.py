@@ -3,10 +3,11 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
-from orchestra.recorded import MODES, Changed, recorded
+from orchestra.variation.recorded import MODES, Changed, recorded
 from tests.conftest import (
     ROOT,
     ConfigError,
@@ -35,7 +36,7 @@ def test_a_run_is_recorded_once_then_replayed_and_continued_if_it_was_cut_off(se
     for name in ("tape.jsonl", "trajectory.jsonl"):
         lines = (tmp_path / "run" / name).read_text().splitlines(keepends=True)
         (tmp_path / "run" / name).write_text("".join(lines[:-1]))
-    with pytest.raises(TapeMiss, match="--resume makes"):
+    with pytest.raises(TapeMiss, match="a resume makes"):
         recorded("?", record_mode="none", **how)
     assert recorded("?", **how).answer == "42" and len(server.requests) == 2
 
@@ -46,7 +47,7 @@ def test_a_run_is_recorded_once_then_replayed_and_continued_if_it_was_cut_off(se
 def test_another_run_than_the_recorded_one_is_refused(question, media, options, server, tmp_path):
     recorded("?", out=tmp_path / "run", pool=pool_at(server.url), **HOW)
     with pytest.raises(ConfigError, match="was recorded with another"):
-        recorded(question, media, tmp_path / "run", options=HOW["options"].with_(**options))
+        recorded(question, media, tmp_path / "run", options=replace(HOW["options"], **options))
 
 
 def test_a_rewrite_keeps_the_old_run_until_the_new_one_has_ended(endpoint, server, tmp_path):
@@ -58,13 +59,13 @@ def test_a_rewrite_keeps_the_old_run_until_the_new_one_has_ended(endpoint, serve
         recorded("?", pool=pool_at(other.url), **how)
     assert recorded("?", out=tmp_path / "run").answer == "42"
     again = recorded("?", pool=pool_at(other.url), **how)  # pays only for what is missing
-    assert (again.answer, again.run, len(other.requests)) == ("43", str(tmp_path / "run"), 4)
+    assert (again.answer, again.run, len(other.requests)) == ("43", tmp_path / "run", 4)
     assert list(tmp_path.iterdir()) == [tmp_path / "run"]
 
 
 def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-    pytester.makeconftest("pytest_plugins = ['orchestra.pytest_plugin']")
+    pytester.makeconftest("pytest_plugins = ['orchestra.variation.pytest_plugin']")
     source = "def test_it(recorded): assert recorded('{}', out='run').answer == '42'"
     assert pytester.runpytest_subprocess("--record-mode", "all").ret == pytest.ExitCode.USAGE_ERROR
     with pytest.raises(ConfigError, match="'all'"):  # as pytest-recording allows it
@@ -77,7 +78,7 @@ def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, 
 
 def test_a_recording_belongs_to_the_folder_of_the_test_file(server, pytester, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-    pytester.makeconftest("pytest_plugins = ['orchestra.pytest_plugin']")
+    pytester.makeconftest("pytest_plugins = ['orchestra.variation.pytest_plugin']")
     source = "def test_it(recorded): assert recorded('a?', out='run').answer == '42'"
     tests = pytester.mkdir("tests")
     (tests / "test_it.py").write_text(source)
@@ -91,7 +92,7 @@ def test_a_mistake_of_the_user_and_a_miss_fail_a_test_without_a_traceback(
     server, pytester, monkeypatch
 ):
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-    pytester.makeconftest("pytest_plugins = ['orchestra.pytest_plugin']")
+    pytester.makeconftest("pytest_plugins = ['orchestra.variation.pytest_plugin']")
     pytester.makepyfile("def test_it(recorded): recorded('a?', out='run')")
 
     def failed():
@@ -104,9 +105,9 @@ def test_a_mistake_of_the_user_and_a_miss_fail_a_test_without_a_traceback(
     assert line.endswith("run: nothing is recorded; --record-mode once records it")
     pytester.runpytest_subprocess("--record-mode", "once").assert_outcomes(passed=1)
     tape = pytester.path / "run" / "tape.jsonl"
-    models, row = map(json.loads, tape.read_text().splitlines())
+    row = json.loads(tape.read_text())
     older = json.dumps({**row, "key": "0" * 64}).replace("You are the main", "You were a main")
-    tape.write_text(f"{json.dumps(models)}\n{older}\n")
+    tape.write_text(f"{older}\n")
     first, *difference = failed()
     assert "differs from its recording; --record-mode changed makes only" in first
     assert ["You were a main" in difference[0], "You are the main" in difference[1]] == [True] * 2
@@ -151,7 +152,7 @@ def test_a_recording_that_still_fits_is_replayed_whole(varied, tmp_path, no_netw
 
 def test_an_edited_prompt_pays_only_for_the_calls_that_see_it(varied, tmp_path):
     again = varied(OF_A_SUB_AGENT)
-    assert (again.answer, again.run) == ("9", str(tmp_path / "run"))
+    assert (again.answer, again.run) == ("9", tmp_path / "run")
     assert len(varied.asked) == 1 and not is_main(varied.asked[0])  # of three calls
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
     assert replay(tmp_path / "run").answer == "9"
@@ -190,7 +191,7 @@ def test_the_readme_explains_each_record_mode():
 def test_the_fixture_works_next_to_pytest_recording(pytester):
     option = "def pytest_addoption(parser): parser.addoption('--record-mode')"
     pytester.makepyfile(pytest_recording=option)
-    plugins = "-p", "orchestra.pytest_plugin", "-p", "pytest_recording"
+    plugins = "-p", "orchestra.variation.pytest_plugin", "-p", "pytest_recording"
     assert pytester.runpytest_subprocess(*plugins, "--version").ret == 0
 
 
@@ -198,7 +199,7 @@ def test_runs_are_listed_with_question_answer_and_the_date_of_their_newest_call(
     shutil.copytree(ROOT / "fixtures" / "runs" / "equinox", tmp_path / "old")
     os.utime(tmp_path / "old/run.json", (99999, 99999))
     (tmp_path / "notes").mkdir()
-    (row,) = json.loads(called("--runs", tmp_path, "--json").stdout)
-    assert [row] == json.loads(called("--runs", tmp_path / "old", "--json").stdout)  # a run itself
+    (row,) = json.loads(called("runs", tmp_path, "--json").stdout)
+    assert [row] == json.loads(called("runs", tmp_path / "old", "--json").stdout)  # a run itself
     assert row["date"].startswith("2026") and row["answer"] == "2023-09-23 05:49:00+00:00"
     assert (row["run"], row["question"][:12]) == ("old", "The recordin")
