@@ -25,6 +25,7 @@ Read `Run.answer` first: it is the loop. What can be plugged on, all of it as pl
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import threading
 import time
@@ -183,7 +184,9 @@ class Run:
         self.context = ""  # C_t
         self.purse = Purse()  # B_t
         self.refused_answers: list[ModelMistake] = []  # they could not end the run
-        self.executor = ThreadPoolExecutor(threads or parts.options.parallel)
+        self.executor = ThreadPoolExecutor(
+            threads or parts.options.parallel, thread_name_prefix="sub-agent"
+        )
         self.use(parts)
 
     def use(self, parts: Parts) -> None:
@@ -399,7 +402,7 @@ class Run:
         the main agent's reserve is not part of it. Raises NothingAffordable.
         """
         candidates = y_t.subtasks if y_t.whole_graph else ready(self.graph)
-        k_max = None if y_t.whole_graph else self.options.k_max
+        k_max = None if y_t.whole_graph else self.options.k_max or len(candidates)
         left_usd = self.purse.left_usd
         if left_usd is not None and t <= self.rounds and not y_t.final:
             left_usd -= reserve_usd(self.pool[self.pool.main], left_usd)
@@ -574,7 +577,11 @@ def orchestrate(
     redact = given.get("redact") or redact_keys(b.api_key_env for b in pool.backends)
     manifest = Manifest(question, (), pool, options, more)
     manifest = begin(folder, manifest, files, redact)
-    parts = parts_of(manifest, folder, listeners=tuple(listeners), **given)
+    try:
+        parts = parts_of(manifest, folder, listeners=tuple(listeners), **given)
+    except ConfigError:
+        shutil.rmtree(folder)  # a mistake of the user leaves no folder
+        raise
     return run(parts, folder, manifest, "record", cancelled=cancelled)
 
 
@@ -612,7 +619,8 @@ def resume(
     **given: Any,
 ) -> Outcome:
     """Continue a run, paying only for calls that are not on its tape. If none is missing, nothing
-    is paid. `pool`: where its models are served now. The rest is as for `replay`.
+    is paid. `pool`: where its models are served now. The rest is as for `replay`. Raises TapeMiss if
+    the run has its answer and would now send another request.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -620,7 +628,16 @@ def resume(
         manifest = replace(manifest, pool=pool)
     if given.get("options"):
         manifest = replace(manifest, options=given.pop("options"))
-    parts = parts_of(manifest, folder, listeners=tuple(listeners), **given)
+    given["listeners"] = tuple(listeners)
+    recorded = read_events(folder)
+    if recorded and recorded[-1].get("state") == "answered":
+        try:
+            parts = parts_of(manifest, folder, **given)
+            return run(parts, folder, manifest, "replay", threads=parallel)
+        except TapeMiss as miss:
+            if miss.differs:
+                raise
+    parts = parts_of(manifest, folder, **given)
     return run(parts, folder, manifest, "resume", threads=parallel, cancelled=cancelled)
 
 

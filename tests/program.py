@@ -15,8 +15,8 @@ import pytest
 
 import orchestra_min
 from orchestra.kernel.folder import Event, read_manifest
-from orchestra.kernel.tool import Environment, tool
 from orchestra.parts import METHODS  # noqa: F401
+from orchestra.tools.python_function import tool_of
 from tests.conftest import FREE, ROOT, Options, pool_at
 from tests.scripted import agent, complete, finish, is_main, last_text, thought
 
@@ -36,16 +36,15 @@ def library_hours(day: str) -> str:
     return f"closed on {day}"'''
 
 
-@tool("library_hours", "txt")
-def library_hours(env: Environment, day: str) -> str:
+def library_hours(day: str) -> str:
     """When the town library is open.
 
     day: a day of the week
     """
-    return str(env.local("library_hours", {"day": day}, lambda: f"closed on {day}"))
+    return f"closed on {day}"
 
 
-OWN_TOOLS = {"library_hours": library_hours}
+OWN_TOOLS = {"library_hours": tool_of(library_hours)}  # as --tools makes it
 
 
 def start(folder: Path, *arguments: Any, at: str = "", run: Any = subprocess.Popen, **how: Any):

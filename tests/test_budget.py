@@ -2,10 +2,12 @@
 
 import threading
 import time
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.money import Bill, Ledger
 from tests.conftest import Price, Purse, pool_at
 from tests.program import METHODS, any_method, content, replay, resume
@@ -52,7 +54,7 @@ def test_no_bill_passes_the_budget(budget_usd, price, run):
     result = run(respond=respond, price=price, budget_usd=budget_usd, rounds=20)
     assert bill_usd(run.requests, price) <= budget_usd * (1 + 1e-9)
     assert result.cost_usd == pytest.approx(bill_usd(run.requests, price))
-    assert result.state in ("fallback", "stopped") and result.why
+    assert result.state in ("fallback", "stopped") and result.ending.why
     assert result.calls == len(run.requests)
 
 
@@ -91,7 +93,8 @@ def test_an_attempt_that_may_cost_is_booked_at_its_most(trouble, budget_usd, run
     work = trouble or (lambda text: never.wait(60))  # late
     decisions = delegate("look"), complete("42")
     result = run(*decisions, work=work, price=PRICE, budget_usd=budget_usd, timeout_s=0.5)
-    again = [replay(run.folder), resume(run.folder, timeout_s=60.0)]
+    options = replace(read_manifest(run.folder).options, timeout_s=60.0)
+    again = [replay(run.folder), resume(run.folder, options=options)]
     never.set()
     assert {r.cost_usd for r in again} == {result.cost_usd} and result.answer == "42"
     if budget_usd is None:
@@ -132,8 +135,8 @@ def test_no_call_starts_once_another_thread_has_passed_the_budget(run):
 
     result = run(respond=respond, price=PRICE, budget_usd=1.0, listeners=[notices.append])
     assert len(run.requests) == result.calls == 3 and result.fallback
-    assert "cannot cover another call" in str(result.events)
-    assert sum("max_tokens" in str(row.get("message")) for row in notices) == 1
+    assert "cannot cover a call" in str(result.events)
+    assert sum("billed more tokens" in str(row.get("message")) for row in notices) == 1
     again = resume(run.folder)
     assert content(again.events) == content(result.events) and len(run.requests) == 3
 

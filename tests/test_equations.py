@@ -93,5 +93,5 @@ def test_an_answer_that_is_not_sure_enough_is_kept_while_the_run_goes_on(play, l
     ([complete("a guess")] * 3, "a guess"), ([complete("a guess"), delegate("look"), *["?"] * 3], "found"),
 ])  # fmt: skip
 def test_a_refused_guess_is_the_answer_if_nothing_was_found(play, turns, answer):
-    result, _ = play(*turns, media=[CLOCK])
+    result, _ = play(*turns, media=[CLOCK], prompts="small")
     assert (result.answer, result.fallback) == (answer, True)

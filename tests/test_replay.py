@@ -14,6 +14,7 @@ from tests.conftest import Options, Price, pool_at
 from tests.program import (
     CLOCK,
     METHODS,
+    OWN_TOOLS,
     SPEECH,
     any_method,
     called,
@@ -57,9 +58,10 @@ def recorded(tmp_path_factory):
     """A run with two models, three tools and two files; its endpoint is closed."""
     folder = tmp_path_factory.mktemp("recorded")
     with closing(Endpoint(respond)) as server:
-        options = Options(tools=tool_file(folder))
+        options = Options.of(tools=[tool_file(folder)])
         pool = pool_at(server.url, MODEL, "small", price=Price(10.0, 100.0, 10.0))
-        result = orchestrate("What?", [CLOCK, SPEECH], pool, options, folder / "run")
+        how = {"out": folder / "run", "options": options, "tools": OWN_TOOLS}
+        result = orchestrate("What?", [CLOCK, SPEECH], pool, **how)
     assert (result.answer, result.rounds, result.calls) == ("42", 2, 11)
     assert result.cost_usd == pytest.approx(11 * 2000 / 1e6)  # the tools' calls too
     return result
@@ -85,7 +87,7 @@ def test_a_replay_is_the_same_under_any_threads_and_opens_no_socket(
         monkeypatch.setenv(name, value)
     copy = shutil.copytree(recorded.run, tmp_path / "else where" / "my run")
     before = files_of(copy)
-    again = replay(copy, parallel=threads)
+    again = replay(copy, parallel=threads, tools=OWN_TOOLS)
     assert content(again.events) == content(recorded.events)
     assert (again.answer, again.calls, again.paid_usd) == ("42", recorded.calls, 0.0)
     assert files_of(copy) == before
@@ -105,7 +107,7 @@ def test_half_a_surrogate_pair_in_every_reply_is_replaced_before_it_is_used(meth
 def test_without_its_trajectory_a_run_is_replayed_from_the_tape_alone(recorded, tmp_path):
     copy = shutil.copytree(recorded.run, tmp_path / "run")
     (copy / "trajectory.jsonl").unlink()
-    assert content(replay(copy).events) == content(recorded.events)
+    assert content(replay(copy, tools=OWN_TOOLS).events) == content(recorded.events)
 
 
 def test_identical_samples_keep_their_own_answers(run):
@@ -148,5 +150,4 @@ def test_an_edit_is_a_miss_that_names_the_call_and_shows_the_difference(name, re
 def test_the_command_line_takes_the_number_of_threads_and_nothing_that_is_stored(recorded):
     named = "--replay", recorded.run, *tool_of(recorded)
     assert called(*named, "--parallel", 3).stdout == "42\n"
-    assert "--method react" in line_of(called(*named, "--method", "react"))
     assert "--budget: is stored in" in line_of(called(*named, "--budget", 5))

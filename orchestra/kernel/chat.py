@@ -50,6 +50,7 @@ REFUSED_MEDIA = re.compile(
     r"|for (image|audio) input|not a multi-?modal|unsupported content part|mmproj",
     re.IGNORECASE,
 )
+NO_QUOTA = "insufficient_quota"  # an error code of status 429
 PAUSE_S = 0.25  # before the second attempt; doubled each time
 MAX_PAUSE_S = 16.0
 MAX_BYTES = 16 << 20  # of an answer
@@ -380,7 +381,7 @@ class Problem:
     @property
     def may_pass(self) -> bool:
         """Whether another attempt may help."""
-        is_final = "insufficient_quota" in self.why or REFUSED_MEDIA.search(self.why)
+        is_final = NO_QUOTA in self.why or REFUSED_MEDIA.search(self.why)
         return self.status in BUSY and not is_final
 
 
@@ -472,7 +473,9 @@ def _read(response: Response) -> Body | Problem:
         data = json.loads(response.content)
         brackets = response.content.count(b"[") + response.content.count(b"{")
         if brackets > SHALLOW:
-            json.dumps(data)  # deep nesting raises here, and not when the tape writes it
+            json.dumps(
+                data
+            )  # deep nesting raises here, and not when the tape writes it
         if status < 300 and "error" not in data:
             choice = data["choices"][0]
             if isinstance(choice["message"], dict) and not choice.get("error"):
@@ -505,6 +508,8 @@ def _problem_in(data: Any, response: Response, why: str) -> Problem:
     if error is not None:
         code = _dict(error).get("code")
         why = " ".join(str(_dict(error).get("message") or error).split())
+        if code == NO_QUOTA and code not in why:
+            why = f"{why} ({code})"
         if not is_error and isinstance(code, int) and 400 <= code < 600:
             status = code
             is_error = True

@@ -47,6 +47,7 @@ BASE64_CHARS = (
     4096  # a longer run of base64, as of an image or a sound, is kept as its digest
 )
 BASE64 = re.compile(rf"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{{{BASE64_CHARS},}}={{0,2}}")
+HALF_PAIR = re.compile("[\ud800-\udfff]")
 BASE64_PIECE = re.compile(r"[A-Za-z0-9+/]{32}")
 FREE_BYTES = 8 << 20  # with less disk space no call starts: its answer might not fit
 SPACE_CHECK_S = 0.1  # between two looks at the disk
@@ -198,7 +199,9 @@ Source = Callable[[str, str, str, int], Exchange | None]
 
 
 def as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    """JSON that can be written: half a surrogate pair is replaced."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if text.isascii() else HALF_PAIR.sub("\ufffd", text)
 
 
 # ---- the tape ------------------------------------------------------------------------------------
