@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.agents import workdir
-from orchestra.agents.mini_swe import read_command
-from tests.conftest import ConfigError, needs_git, needs_sandbox
+from orchestra.coding import worktree
+from orchestra.coding.at_shell import change_of, check
+from orchestra.coding.mini_swe import read_command
+from orchestra.variation.fork import run_fork
+from tests.conftest import ConfigError, Options, needs_git, needs_sandbox
 from tests.program import CLOCK, resume, runs
 from tests.scripted import complete
 from tests.test_aorchestra import tuple4
 
-pytestmark = [needs_sandbox, needs_git]
+pytestmark = needs_git
 DONE = "echo TASK_COMPLETE; echo it works"
 
 
@@ -34,15 +36,17 @@ def repo(tmp_path):
 run = runs("aorchestra")
 
 
-@pytest.fixture
+@pytest.fixture(params=[pytest.param("", marks=needs_sandbox)])
 def swe(run, repo):
     """Runs one sub-task for each list of commands; each ends with the marker."""
 
-    def start(*rounds, turns=(), workdir=repo, **options):
+    def start(*rounds, turns=(), repo=repo, **options):
         replies = (f"I see.\n```bash\n{c}\n```" for commands in rounds for c in (*commands, DONE))
         turns = turns or [*[tuple4("do it")] * len(rounds), complete("ok")]
-        how = {"agent": "mini-swe", "workdir": workdir, **options}
-        return run(*turns, work=lambda _: next(replies), **how)
+        check(Options(agent="mini-swe"), repo, with_media="media" in options)
+        how = {"agent": "mini-swe", "more": {"workdir": str(repo)}, **options}
+        change = change_of(run.parent / "run", repo)
+        return run(*turns, work=lambda _: next(replies), change_parts=change, **how)
 
     return start
 
@@ -170,7 +174,7 @@ def test_a_media_folder_is_kept_and_ignored_files_are_not_sent(run, swe, repo, m
     swe([f"cat .env; ls -a; {edit}; touch cache/x y.o new"])
     assert "hunter2horse" not in json.dumps(run.requests) and ".gitignore" in run.prompts[1]
     monkeypatch.chdir(run.folder)
-    assert "+2" in workdir.changes(Path("work/r1-t1"))  # run folders are relative by default
+    assert "+2" in worktree.changes(Path("work/r1-t1"))  # run folders are relative by default
     after = applied(run.folder, repo)
     assert (after["media/logo"], after["kept"], after["new"]) == (b"2\n", b"2\n", b"")
     assert after.keys() == {"a", ".env", ".gitignore", "media/logo", "kept", "new"}
@@ -191,11 +195,13 @@ def test_a_fork_continues_in_the_folder_of_its_round(swe, run, repo, tmp_path):
         git(base, "config", key, got)
     (base / "info").mkdir(exist_ok=True)
     (base / "info/attributes").write_text("* filter=x diff=x\n")
-    resume(run.folder, from_round=3, out=tmp_path / "fork", workdir=repo)
+    fork = tmp_path / "fork"
+    run_fork(run.folder, fork, 3, change=change_of(fork, repo))
     assert applied(tmp_path / "fork", repo) == {"a": b"x\n0\n1\n3\n"}
     (tmp_path / "fork/workdir.git/refs/heads/main").write_text(f"--output={tmp_path}/GOT")
+    second = tmp_path / "fork-2"
     with pytest.raises(ConfigError, match="fork-2"):
-        resume(tmp_path / "fork", from_round=2, out=tmp_path / "fork-2", workdir=repo)
+        run_fork(fork, second, 2, change=change_of(second, repo))
     assert not (tmp_path / "GOT").exists()
 
 
@@ -205,7 +211,7 @@ def test_a_command_that_a_kill_cut_off_runs_again_in_its_folder(run, swe, repo):
     rows = tape.read_text().splitlines(keepends=True)
     tape.write_text("".join(row for row in rows if '"code": "echo 1' not in row))
     (run.folder / "trajectory.jsonl").write_text("")
-    resume(run.folder, workdir=repo)
+    resume(run.folder, change=change_of(run.folder, repo))
     assert (run.folder / "work" / "r1-t1" / "a").read_text() == "x\n1\n1\n"
 
 
@@ -226,7 +232,7 @@ def test_files_with_odd_names_are_copied_but_no_link_target_and_no_run_folder(tm
     run.mkdir(parents=True)
     (run / "lock").touch()
     shutil.copytree(CLOCK.parents[1] / "runs/equinox", repo / "runs" / "earlier")
-    workdir.copy_into(run, repo, print)
+    worktree.copy_into(run, repo, print)
     copied = (str(p.relative_to(run / "workdir")) for p in (run / "workdir").rglob("*"))
     assert {p for p in copied if ".git" not in p} == {"a", "link", "d", *names[:-1]}
 
@@ -238,5 +244,5 @@ def test_a_folder_that_cannot_be_worked_in_is_refused(name, told, swe, run, repo
     for folder in ("plain", "broken/.git", "repo/media"):
         (tmp_path / folder).mkdir(parents=True)
     with pytest.raises(ConfigError, match=told):
-        swe(workdir=tmp_path / name, media=[CLOCK])
-    assert not run.folder.exists()
+        swe(repo=tmp_path / name, media=[CLOCK])
+    assert not (tmp_path / "run").exists()

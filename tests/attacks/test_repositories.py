@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from orchestra.agents import workdir
+from orchestra.coding import worktree
 from tests.conftest import ConfigError, needs_git
 from tests.test_mini_swe import git
 
@@ -179,7 +179,7 @@ def copied(tmp_path):
     def copy(repo):
         run = tmp_path / "run"
         run.mkdir()
-        workdir.copy_into(run, repo, print)
+        worktree.copy_into(run, repo, print)
         files = (p.relative_to(run / "workdir") for p in (run / "workdir").rglob("*"))
         return {str(p) for p in files if p.parts[0] != ".git"}
 
@@ -198,7 +198,7 @@ def test_a_repository_of_someone_else_runs_no_command(make, copied, tmp_path):
 @pytest.mark.parametrize("make", [over_ssh, over_ext, from_a_folder, over_git_with_a_proxy])
 def test_a_git_without_the_variable_against_lazy_fetches_fetches_nothing(make, copied, tmp_path, monkeypatch):  # fmt: skip
     """One before 2.39.4."""
-    monkeypatch.delitem(workdir.FOREIGN, "GIT_NO_LAZY_FETCH")
+    monkeypatch.delitem(worktree.FOREIGN, "GIT_NO_LAZY_FETCH")
     repo, trap = new(tmp_path / "repo"), tmp_path / "TRAPPED"
     make(repo, trap)
     trap.unlink(missing_ok=True)
@@ -209,7 +209,7 @@ def test_a_git_without_the_variable_against_lazy_fetches_fetches_nothing(make, c
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../outside", "d/../../outside", ".git/HEAD", "d/.GIT/x", ".g\u200cit/x"])  # fmt: skip
 def test_a_name_in_an_index_that_leads_out_is_left_out(name):
-    assert not workdir._is_inside(name) and workdir._is_inside("d/.gitignore")
+    assert not worktree._is_inside(name) and worktree._is_inside("d/.gitignore")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a folder to another user")
@@ -248,7 +248,7 @@ def test_a_broken_repository_does_not_list_the_one_around_it(copied, tmp_path):
 
 @pytest.mark.parametrize("name", [".git/index", ".git/config", ".git/HEAD", ".gitignore"])
 def test_a_pipe_on_which_git_waits_is_one_line_after_a_while(name, copied, tmp_path, monkeypatch):
-    monkeypatch.setattr(workdir, "GIT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(worktree, "GIT_TIMEOUT_S", 0.5)
     repo = new(tmp_path / "repo")
     (repo / name).unlink(missing_ok=True)
     os.mkfifo(repo / name)
@@ -269,6 +269,6 @@ def test_a_linked_environment_is_not_shown_unless_the_user_activated_it(tmp_path
     private.mkdir()
     (private / "pyvenv.cfg").touch()
     (repo / ".venv").symlink_to(private)
-    assert workdir.virtual_environment(repo) is None
+    assert worktree.virtual_environment(repo) is None
     monkeypatch.setenv("VIRTUAL_ENV", str(repo / ".venv"))
-    assert workdir.virtual_environment(repo) == repo / ".venv"
+    assert worktree.virtual_environment(repo) == repo / ".venv"
