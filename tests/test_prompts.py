@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestra.runtime.prompts import explained
-from orchestra.vocabulary import ModelMistake
+from orchestra.kernel.prompts import explained
+from orchestra.kernel.vocabulary import ModelMistake
 from tests import golden
 from tests.conftest import ROOT
 from tests.program import CLOCK, SPEECH
@@ -15,35 +15,32 @@ from tests.scripted import act, complete, delegate, finish
 
 FOLDERS = (
     "",
-    "orchestra",
-    "orchestra/runtime",
+    "orchestra/kernel",
     "orchestra/methods",
-    "orchestra/agents",
+    "orchestra/curation",
     "tools",
     "orchestra/training",
     "orchestra/evaluation",
 )
-FILE_OF = {
-    "ModelMistake": "mistakes",
-    "RefusedAnswer": "mistakes",
-    "fail": "mas_orchestra/mistakes",
-}
+FILE_OF = {"ModelMistake": "mistakes", "fail": "mas_orchestra/mistakes"}
 
 
 def raised(tree: ast.Module) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """(rule, prompt file, variables) of each ModelMistake(...) and fail(...) of a module."""
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-    values = {getattr(target, "id", ""): node.value for node in assigned for target in node.targets}
+    assigned = [n for n in ast.walk(tree) if isinstance(n, ast.Assign | ast.AnnAssign)]
+    values = {
+        getattr(target, "id", ""): node.value
+        for node in assigned
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    }
     for call in ast.walk(tree):
         match call:
-            case ast.Call(
-                func=ast.Name(id="ModelMistake" | "RefusedAnswer" | "fail" as name), args=args
-            ):
+            case ast.Call(func=ast.Name(id="ModelMistake" | "fail" as name), args=args):
                 rule, *file = (values.get(getattr(a, "id", None), a) for a in args)
                 keys = {k.arg: () for k in call.keywords}
-                if None in keys:  # **values
+                if keys.pop(None, None) == ():  # **values
                     (mapping,) = (values.get(k.value.id) for k in call.keywords if not k.arg)
-                    keys = {key.value: () for key in getattr(mapping, "keys", ())}
+                    keys |= {key.value: () for key in getattr(mapping, "keys", ())}
                 where = ast.literal_eval(file[0]) if file else FILE_OF[name]
                 for node in ast.walk(rule):  # of a conditional expression, both
                     if isinstance(node, ast.Constant):
@@ -51,11 +48,7 @@ def raised(tree: ast.Module) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 SOURCES = [path.read_text() for d in FOLDERS for path in (ROOT / d).glob("*.py")]
-TREES = [
-    ast.parse(source)
-    for source in SOURCES
-    if re.search(r"\b(ModelMistake|RefusedAnswer|fail)\(", source)
-]
+TREES = [ast.parse(source) for source in SOURCES if re.search(r"\b(ModelMistake|fail)\(", source)]
 RAISED = sorted({row for tree in TREES for row in raised(tree)})
 
 

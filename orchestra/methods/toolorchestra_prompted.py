@@ -17,25 +17,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from orchestra.kernel import vocabulary as v
 from orchestra.kernel.folder import Options
 from orchestra.kernel.method import Ask, Method
 from orchestra.kernel.prompts import as_messages, capped, explained, quoted_whole, say
 from orchestra.kernel.tool import SEARCH, Tool
-from orchestra.kernel.vocabulary import (
-    Backend,
-    Complete,
-    Decision,
-    Delegate,
-    Evidence,
-    Messages,
-    ModelMistake,
-    Pool,
-    Reply,
-    Schema,
-    State,
-    SubTask,
-)
-from orchestra.methods import experts, reasoning
+from orchestra.methods import reasoning
+from orchestra.methods.experts import read_file
 from orchestra.methods.files_as_text import files_found, read_files_first
 from orchestra.methods.main_agent import answer_in
 from orchestra.methods.replies import TEXT, closed_object, const, find_action
@@ -61,17 +49,17 @@ class Prompted(Method):
 
     rounds = 6
     agents = {
-        "read-file": experts.read_file,
         "cot": reasoning.cot,
         "search-loop": reasoning.search,
+        "read-file": read_file,
     }
 
-    def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
+    def __init__(
+        self, pool: v.Pool, tools: Mapping[str, Tool], options: Options
+    ) -> None:
         super().__init__(pool, tools, options)
-        self.workers = [
-            Worker(id, b.name, _description(b), "cot", b.name)
-            for id, b in enumerate(pool.backends, 1)
-        ]
+        rows = enumerate(pool.backends, 1)
+        self.workers = [Worker(n, b.name, _about(b), "cot", b.name) for n, b in rows]
         if SEARCH in tools:
             about = say(PROMPTS, "search_worker")
             id = len(self.workers) + 1
@@ -80,8 +68,8 @@ class Prompted(Method):
             )
 
     def decide(
-        self, state: State, ask: Ask, mistake: str, last_chance: bool
-    ) -> Decision:
+        self, state: v.State, ask: Ask, mistake: str, last_chance: bool
+    ) -> v.Decision:
         """Raises ModelMistake for the first unusable reply of a turn."""
         files = None if last_chance else read_files_first(state)
         if files is not None:
@@ -89,16 +77,16 @@ class Prompted(Method):
         reply = ask(self.prompt(state, mistake, last_chance), _schema(last_chance))
         try:
             return self.read(reply, state, last_chance)
-        except ModelMistake as error:
+        except v.ModelMistake as error:
             if mistake == "":  # the first attempt
                 raise
             u = self.subtask(
                 state, self.workers[0], state.task.question, gathered(state)
             )
             why = explained(error)
-            return Delegate((u,), whole_graph=True, answers=True, fallback=why)
+            return v.Delegate((u,), whole_graph=True, answers=True, fallback=why)
 
-    def prompt(self, state: State, mistake: str, last_chance: bool) -> Messages:
+    def prompt(self, state: v.State, mistake: str, last_chance: bool) -> v.Messages:
         """The workers, the problem, the results so far, and what to do next."""
         rows = [say(PROMPTS, "worker", **worker._asdict()) for worker in self.workers]
         step = say(PROMPTS, "last")
@@ -114,36 +102,37 @@ class Prompted(Method):
         system = say(PROMPTS, "system", workers="\n".join(rows))
         return as_messages(system, say(PROMPTS, "user", **about))
 
-    def read(self, reply: Reply, state: State, last_chance: bool) -> Decision:
+    def read(self, reply: v.Reply, state: v.State, last_chance: bool) -> v.Decision:
         """y_t from a reply. On the last chance only an answer counts. Raises ModelMistake."""
         action = find_action(reply.text, reply.cut)
-        params = action.get("params")
+        name, params = action["action"], action.get("params")
         fields = params if isinstance(params, dict) else action
-        name = action["action"]
         if name == FINAL:
-            return Complete(answer_in(fields))
+            return v.Complete(answer_in(fields))
         if name != CALL or last_chance:
             known = FINAL if last_chance else f"{CALL}, {FINAL}"
-            raise ModelMistake("bad_action", action=repr(name)[:80], known=known)
+            raise v.ModelMistake("bad_action", action=repr(name)[:80], known=known)
         given = fields.get("worker_id")
         by_id = {str(worker.id): worker for worker in self.workers}
         worker = None if isinstance(given, bool) else by_id.get(str(given).strip())
         if worker is None:
             known = ", ".join(by_id)
-            raise ModelMistake(
+            raise v.ModelMistake(
                 "unknown_worker", PROMPTS, given=repr(given)[:80], known=known
             )
         text = str(fields.get("input") or "").strip()
         if not text:
-            raise ModelMistake("empty_input", PROMPTS)
-        return Delegate((self.subtask(state, worker, text, files_found(state)),))
+            raise v.ModelMistake("empty_input", PROMPTS)
+        return v.Delegate((self.subtask(state, worker, text, files_found(state)),))
 
-    def subtask(self, state: State, worker: Worker, text: str, context: str) -> SubTask:
+    def subtask(
+        self, state: v.State, worker: Worker, text: str, context: str
+    ) -> v.SubTask:
         id = f"worker{state.round}"
-        return SubTask(id, text, context, worker.backend, (), agent=worker.agent)
+        return v.SubTask(id, text, context, worker.backend, (), agent=worker.agent)
 
 
-def _description(backend: Backend) -> str:
+def _about(backend: v.Backend) -> str:
     price = backend.price_usd_per_mtok
     text = (
         say(PROMPTS, "price", input=price.input, output=price.output) if price else ""
@@ -151,19 +140,19 @@ def _description(backend: Backend) -> str:
     return say(PROMPTS, "model", price=text)
 
 
-def _schema(last_chance: bool) -> Schema:
+def _schema(last_chance: bool) -> v.Schema:
     final = closed_object({"action": const(FINAL), "answer": TEXT})
     call = {"action": const(CALL), "worker_id": {"type": "integer"}, "input": TEXT}
     return "action", final if last_chance else {"anyOf": [closed_object(call), final]}
 
 
-def gathered(state: State) -> str:
+def gathered(state: v.State) -> str:
     """The text of the files, and the results of the workers in their order."""
     results = [_result(h) for h in state.history if h.id.startswith("worker")]
     return "\n\n".join(block for block in (files_found(state), *results) if block)
 
 
-def _result(h: Evidence) -> str:
+def _result(h: v.Evidence) -> str:
     found = h.summary or h.answer
     output = quoted_whole(capped(found, RESULT_CHARS))
     if not found:
