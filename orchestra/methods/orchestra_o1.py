@@ -12,7 +12,7 @@ Differences from the paper / the released code
    fallback.
 6. The schema puts the reasoning before the action: a model that names the action first has decided
    before it reasons. Replies in any order of keys are read.
-7. L_ctx, which the paper does not give, is 16,000 tokens: ten rounds of eight sub-tasks with six
+7. L_ctx, which the paper does not give, is 20,000 tokens: ten rounds of eight sub-tasks with six
    sentences each fit whole.
 
 What serves models of few parameters is in small_models.py (--prompts small).
@@ -69,7 +69,7 @@ class OrchestraO1(Method):
     """
 
     rounds = 10
-    context_tokens = 16_000
+    context_tokens = 20_000
     system = "orchestra_o1/system.md"
     options = {"stop_threshold": share, "instruction": system_prompt}
 
