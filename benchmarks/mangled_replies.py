@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import common  # noqa: F401  the program on the path
 
-from tests.mangled import READERS, cpu_s, mangled_replies, replies, runaway
+from tests.mangled import READERS, cpu_s, mangled_replies, recorded_replies, runaway
 
 LIMIT_S = 0.5  # processor time of one reader for one text
 SHOWN = 12  # of the slowest
@@ -42,7 +42,7 @@ def show(title: str, rows: list[tuple[float, str, str]]) -> None:
 
 
 def main(count: int, size: int) -> None:
-    list(measured((text[:9], text) for text in replies()[:3]))  # imports what is needed
+    list(measured((text[:9], text) for text in recorded_replies()[:3]))  # imports what is needed
     runaways = measured(runaway(size))
     show(f"runaway texts of {size} characters", runaways)
     short = measured((repr(text[:30]), text) for text in mangled_replies(count))

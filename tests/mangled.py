@@ -11,26 +11,43 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from orchestra import optimize_prompt, stopping
-from orchestra.agents import answers, executor, experts, mini_swe, react, reasoning
+from orchestra.coding import mini_swe
+from orchestra.command.redact import Redact
+from orchestra.command.runs import table
+from orchestra.command.terminal import describe
+from orchestra.curation import optimize_prompt
 from orchestra.evaluation import scores
-from orchestra.matching import mentions
-from orchestra.memory import best_supported_answer, compress
-from orchestra.methods import (
-    aorchestra,
-    mas_lenient,
-    mas_xml,
-    orchestra_o1,
-    toolorchestra,
-    toolorchestra_prompted,
+from orchestra.kernel import chat, prompts, tape
+from orchestra.kernel.folder import Options
+from orchestra.kernel.memory import best_supported_answer, compress
+from orchestra.kernel.placing import mentions
+from orchestra.kernel.vocabulary import (
+    Backend,
+    Evidence,
+    Media,
+    ModelMistake,
+    Pool,
+    Reply,
+    State,
+    SubTask,
+    Task,
 )
+from orchestra.methods import (
+    answers,
+    experts,
+    main_agent,
+    mas_xml,
+    react,
+    reasoning,
+    replies,
+    toolorchestra,
+)
+from orchestra.methods import aorchestra, orchestra_o1
+from orchestra.methods.toolorchestra_prompted import Prompted
 from orchestra.minigaia import world
-from orchestra.runtime import completion, http, parsing, prompts, tape, tape_file, trajectory
-from orchestra.runtime.console import table
-from orchestra.runtime.secrets import Secrets
 from orchestra.tools import reading
 from orchestra.training import reading as trained
-from orchestra.vocabulary import Evidence, Media, ModelMistake, Reply, State, SubTask, Task
+from orchestra_min import INSERT
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = 8  # in the history of Eq. 20
@@ -47,7 +64,8 @@ STATE = State(
     round=1,
     rounds=10,
 )
-WORKERS = [toolorchestra_prompted.Worker(1, "w", "d", "cot", "small")]
+POOL = Pool((Backend("small", "small", "http://127.0.0.1:9/v1"),), "small")
+PROMPTED = Prompted(POOL, {}, Options())
 FACT = SimpleNamespace(id="time", needs=(), operation="", evidence=("clock.png",))
 
 
@@ -70,29 +88,29 @@ def _context(text: str) -> str:
     history = _history(text)
     best_supported_answer([replace(h, answer=h.summary) for h in history])
     question = STATE.task.question
-    return compress(question, history, prompts.WORDING, CONTEXT_TOKENS)
+    return compress(question, history, CONTEXT_TOKENS)
 
 
 def _react(text: str) -> object:
     job = cast(Any, SimpleNamespace(tools={}))
-    action = react._read_action(job, Reply(text, cost_usd=None))
-    return react._report(action.params, action.memory)
+    action = react._read(job, Reply(text))
+    return react.status_of(action.params)
 
 
 def _rewrite(text: str) -> object:
-    return optimize_prompt.read_rewrite(Reply(text, cost_usd=None), [], earlier=[])
+    return optimize_prompt.read_rewrite(Reply(text), [], earlier=[])
 
 
 def _p_stop(text: str) -> object:
     tokens = [text[n : n + 4] for n in range(0, len(text), 4)]
-    return stopping.stop_probability([{"token": t, "logprob": -0.1} for t in tokens])
+    return orchestra_o1.stop_probability([{"token": t, "logprob": -0.1} for t in tokens])
 
 
 def _described(text: str) -> object:
     step = {"action": "finish", "params": {"result": text}, "observation": text}
     result = {"status": "done", "answer": text, "error": "", "summary": ""}
     for content in ({"event": "step", **step}, {"event": "result", **result}):
-        trajectory.describe({"at": (1, 1, 1), **content})
+        describe({"at": (1, 1, 1), **content})
     return table("answer", [{"answer": text}])
 
 
@@ -101,45 +119,41 @@ def _completion(text: str) -> object:
     message = {"content": text, "tool_calls": [{"function": {"arguments": text}}]}
     whole = json.dumps({"choices": [{"message": message}]})
     for body in (text, whole):
-        content = body.encode("utf-8", "replace")
-        response = http.Response(200, {}, content)
-        try:
-            read = completion.read_completion(response)
-        except ValueError:
-            continue
-        completion.text_of(read["choices"][0])
+        found = chat._read(chat.Response(200, body.encode("utf-8", "replace")))
+        if isinstance(found, dict):
+            chat._reply_of(found, None)
     return None
 
 
 def _on_tape(text: str) -> object:
-    return tape._readable(json.loads(tape_file.request_text("chat", {"text": text})))
+    return tape._readable(json.loads(tape.key_and_text("chat", {"text": text})[1]))
 
 
 def _world(text: str) -> object:
     return world.finds(SubTask("t1", text), cast(Any, [FACT]), set(), [text])
 
 
+def _decision(read: Any) -> Reader:
+    return lambda text: main_agent.read_decision(read, Reply(text), STATE, last_chance=False)
+
+
 READERS: dict[str, Reader] = {
-    "actions": parsing.actions,
-    "actions of a cut reply": lambda text: parsing.actions(text, cut=True),
-    "orchestra-o1": lambda text: orchestra_o1.parse_decision(text, STATE),
-    "aorchestra": lambda text: aorchestra.parse_decision(text, STATE),
+    "actions": replies.actions,
+    "actions of a cut reply": lambda text: replies.actions(text, cut=True),
+    "orchestra-o1": _decision(orchestra_o1.read_delegation),
+    "aorchestra": _decision(aorchestra.read_delegation),
     "toolorchestra": toolorchestra.read_call,
-    "toolorchestra, lenient": lambda text: toolorchestra.read_call(text, lenient=True),
-    "toolorchestra, prompted": lambda text: toolorchestra_prompted.read_action(text, WORKERS),
-    "mas-orchestra, lenient": mas_lenient.parse_leniently,
-    "mas-orchestra, low, lenient": lambda text: mas_lenient.parse_leniently(text, "low"),
+    "toolorchestra, prompted": lambda text: PROMPTED.read(Reply(text), STATE, False),
     "mas-orchestra, high": mas_xml.parse,
     "mas-orchestra, low": lambda text: mas_xml.parse(text, "low"),
     "react": _react,
     "mini-swe": lambda text: mini_swe.read_command(text, cut=False),
     "answer_of": answers.answer_of,
-    "whole_answer_of": answers.whole_answer_of,
     "queries_in": reasoning.queries_in,
-    "majority": lambda text: reasoning.majority([Reply(text, cost_usd=None)]),
+    "majority": lambda text: reasoning.majority([Reply(text)]),
     "links": reasoning.LINK.findall,
     "programs of experts": experts._python_in,
-    "outputs in a graph": executor.INSERT.findall,
+    "outputs in a graph": INSERT.findall,
     "optimize_prompt": _rewrite,
     "trained policy": lambda text: trained.read_decision(text, STATE),
     "Eq. 20": _context,
@@ -159,7 +173,7 @@ READERS: dict[str, Reader] = {
     "log and table": _described,
     "completion": _completion,
     "tape": _on_tape,
-    "secrets": Secrets().text,
+    "secrets": Redact([]).text,
 }
 # Before the tape has replaced halves of surrogate pairs
 RAW = {READERS["completion"], READERS["tape"], READERS["secrets"]}
@@ -176,14 +190,13 @@ PIECES = [
 ]  # fmt: skip
 
 
-def replies() -> list[str]:
+def recorded_replies() -> list[str]:
     """The texts of all models in the recorded runs."""
     texts = set[str]()
     for path in sorted((ROOT / "fixtures" / "runs").glob("*/tape.jsonl")):
-        for row in tape_file.exchanges(path):
-            answer = row.get("answer")
-            if row["request"]["kind"] == "chat" and answer:
-                texts.add(completion.text_of(answer["data"]["choices"][0]))
+        for exchange in tape.exchanges(path):
+            if exchange.request["kind"] == "chat" and isinstance(exchange.outcome, tape.Answer):
+                texts.add(chat._reply_of(exchange.outcome.value["data"], None).text)
     return sorted(texts)
 
 
@@ -212,7 +225,7 @@ def mangled(text: str, others: list[str], chance: random.Random) -> str:
 
 
 def mangled_replies(count: int) -> Iterator[str]:
-    originals = replies()
+    originals = recorded_replies()
     chance = random.Random(34)
     for _ in range(count):
         yield mangled(chance.choice(originals), originals, chance)

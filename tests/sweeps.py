@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from unittest import mock
 
-from orchestra import evaluate
+from orchestra.evaluation import command as evaluate
 from tests.scripted import complete, finish, is_main
 
 OFFICIAL = {

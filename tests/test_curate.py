@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestra import curate
-from orchestra.training import examples, gates, seeds
+from orchestra.curation import curate, gates, seeds
+from orchestra.training import examples
 from tests.conftest import ROOT, needs_sandbox
 from tests.program import CLOCK, files_of, pool_file
 from tests.scripted import complete, delegate, finish, is_main, last_text

@@ -11,31 +11,30 @@ from random import Random
 
 import pytest
 
-from orchestra.evaluation.pareto import Version, front
-from orchestra.matching import (
+from orchestra.curation.pareto import Version, front
+from orchestra.kernel.folder import Options
+from orchestra.kernel.memory import summarize
+from orchestra.kernel.method import Method
+from orchestra.kernel.money import Purse
+from orchestra.kernel.placing import (
     LAMBDA_COST,
     LAMBDA_LATENCY,
     LAMBDA_TOOL,
-    STEP_INPUT_TOKENS,
-    STEP_OUTPUT_TOKENS,
-    match_backend,
-    match_tools,
+    STEP_TOKENS,
+    Graph,
+    batch,
+    materialize,
     place,
+    ready,
     score,
 )
-from orchestra.memory import EvidenceMemory, summarize
-from orchestra.methods.decision import TaskFields, as_subtask
+from orchestra.kernel.vocabulary import Backend, Pool, Price, Result, State, SubTask, Task
+from orchestra.methods.main_agent import read_tasks
 from orchestra.methods.orchestra_o1 import OrchestraO1
-from orchestra.money import Purse
-from orchestra.runtime.options import Options
-from orchestra.runtime.prompts import WORDING
-from orchestra.schedule import Graph, batch, ready
-from orchestra.tools.shipped import all_tools
+from orchestra.parts import all_tools
 from orchestra.training.judge import read_scores
 from orchestra.training.options import TrainingOptions, _default_lr
 from orchestra.training.rubric import weighted
-from orchestra.vocabulary import Backend, Result, State, SubTask, Task
-from tests.conftest import Price
 
 SKILLS = "txt", "img", "aud", "vid", "code"
 CAPABILITIES = (*SKILLS, "web")
@@ -91,7 +90,8 @@ def drawn_requirements(rng):
 def kappa_l(b, tools):
     """kappa_b l(u), with a step for each tool and one more."""
     price = b.price_usd_per_mtok
-    step_usd = (STEP_INPUT_TOKENS * price.input + STEP_OUTPUT_TOKENS * price.output) / 1e6
+    read, written = STEP_TOKENS
+    step_usd = (read * price.input + written * price.output) / 1e6
     return step_usd * (len(tools) + 1)
 
 
@@ -111,17 +111,18 @@ def eq_7(r, psi, chosen):
 def test_the_backend_is_the_argmax_of_eq_5():
     for rng in cases():
         pool, r, tools = drawn_pool(rng), drawn_requirements(rng), rng.sample(SIX, 3)
-        u = SubTask("u", "do it", tools=tuple(tools))
+        u = SubTask("u", "do it", tools=tuple(tools), requirements=r)
         expected = [eq_5(r, b, tools) for b in pool]
-        assert [score(u, r, b).total for b in pool] == pytest.approx(expected)
-        assert match_backend(u, r, pool) is pool[expected.index(max(expected))]
+        assert [score(u, r, b) for b in pool] == pytest.approx(expected)
+        assert materialize(u, Task("?"), pool, {})[1] is pool[expected.index(max(expected))]
 
 
 def test_the_tools_are_the_argmax_of_eq_7_over_all_subsets():
     for rng in cases():
         r, psi = drawn_requirements(rng), drawn_psi(rng)
         best = max(subsets(list(psi)), key=lambda chosen: eq_7(r, psi, chosen))
-        assert sorted(match_tools(r, psi)) == sorted(best)
+        u = SubTask("u", "do it", requirements=r)
+        assert sorted(materialize(u, Task("?"), drawn_pool(rng), psi)[0].tools) == sorted(best)
 
 
 def test_a_batch_is_placed_as_eq_8_and_10_to_12_say():
@@ -157,7 +158,7 @@ def test_a_batch_that_any_budget_pays_is_the_k_most_useful_of_eq_10():
         utility = [rng.uniform(0.1, 9) for _ in range(rng.randint(1, 40))]
         subtasks = [SubTask(f"t{n}", "do", priority=u) for n, u in enumerate(utility)]
         k_max = rng.randint(1, 9)
-        chosen = batch(subtasks, k_max, None, lambda u: 1.0)
+        chosen = batch(subtasks, k_max, None, [1.0] * len(subtasks))
         assert sorted(u.priority for u in chosen) == sorted(utility)[-k_max:]
 
 
@@ -194,7 +195,7 @@ def test_a_sub_task_is_the_four_tuple_of_eq_2():
     for rng in cases():
         instruction, context, model, tools = drawn_tuple(rng)
         row = {"task_instruction": instruction, "context": context, "model": model, "tools": tools}
-        u = as_subtask(TaskFields(**json.loads(json.dumps(row))), "t1", state)
+        (u,) = read_tasks([json.loads(json.dumps(row))], state)
         assert (u.instruction, u.context, u.backend, list(u.tools)) == (
             instruction,
             context,
@@ -204,7 +205,7 @@ def test_a_sub_task_is_the_four_tuple_of_eq_2():
 
 
 def test_an_entry_of_the_history_is_the_six_tuple_of_eq_19():
-    history, memory, expected = (), EvidenceMemory(WORDING), []
+    history, method, expected = (), Method(Pool((), ""), {}, Options()), []
     for rng in cases():
         instruction, _, backend, tools = drawn_tuple(rng)
         status = rng.choice(["done", "partial", "blocked", "failed"])
@@ -213,7 +214,7 @@ def test_an_entry_of_the_history_is_the_six_tuple_of_eq_19():
         h = summarize(u, Result(status, answer, summary, round=1))
         expected.append((instruction, backend, tuple(tools), status, answer, summary))
         assert (h.instruction, h.backend, h.tools, h.status, h.answer, h.summary) == expected[-1]
-        history = memory.remember(history, u, Result(status, answer, summary, round=1))
+        history = method.remember(history, u, Result(status, answer, summary, round=1))
     assert [
         (h.instruction, h.backend, h.tools, h.status, h.answer, h.summary) for h in history
     ] == expected

@@ -65,7 +65,7 @@ def test_a_worker_that_shares_no_disk_sends_the_run_folder_back(tmp_path, endpoi
     plan = answering.Plan(tmp_path, pool_at(endpoint(number_asked).url), Options(method="react"))
     (tmp_path / "data.json").write_text(json.dumps([{**OFFICIAL, "media": [CLOCK.name]}]))
     (q,) = load(tmp_path / "data.json", CLOCK.parent)
-    row = answering.answered(q, plan, files=answering.files_of(q, plan))
+    row = answering.answer(q, plan, files=answering.files_of(q, plan))
     assert row["exact"] and not (tmp_path / "runs").exists()
     answering.write(row["files"], tmp_path)
     assert replay(tmp_path / "runs/7").answer == "7"
@@ -78,14 +78,14 @@ def reusing(tmp_path, endpoint):
     old = answering.Plan(tmp_path / "old", pool_at(server.url), Options(method="react"))
     data_file(tmp_path, 1)
     (q,) = load(tmp_path / "data.json")
-    answering.answered(q, old)
+    answering.answer(q, old)
     earlier = answering.Earlier("old", {q.key: tmp_path / "old" / "runs" / "1"})
     return q, replace(old, out=tmp_path / "new", reuse=earlier), server.requests
 
 
 def test_a_worker_that_shares_no_disk_gets_the_run_that_is_reused(reusing):
     q, plan, requests = reusing
-    row = answering.answered(q, plan, files=answering.files_of(q, plan))
+    row = answering.answer(q, plan, files=answering.files_of(q, plan))
     assert row["exact"] and row["reused_calls"] == len(requests) == 1
 
 

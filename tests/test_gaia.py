@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from orchestra import evaluate
+from orchestra.evaluation import command as evaluate
 from orchestra.evaluation.gaia import is_right
 from tests.program import CLOCK
 from tests.scripted import act, complete, delegate, finish, is_main, last_text

@@ -5,10 +5,9 @@ import time
 
 import pytest
 
-from orchestra import memory
-from orchestra.memory import compress
-from orchestra.runtime.prompts import WORDING
-from orchestra.vocabulary import Evidence
+from orchestra.kernel import memory
+from orchestra.kernel.memory import compress
+from orchestra.kernel.vocabulary import Evidence
 from tests.mangled import READERS, cpu_s, mangled_replies, runaway
 
 SIZE = 100_000
@@ -17,8 +16,8 @@ ROWS = '{"name": "x", "arguments": "' + "[{'a' " * 150 + '"}\n'
 RUNAWAYS = [
     ("optimize_prompt", "many words ", ""), ("optimize_prompt", "<instruction>", ""), ("programs of experts", "```", ""), ("actions", ROWS, ""),
     ("mini-swe", "````bash\n" * 900, "a\n" * 5 * SIZE), ("Eq. 20", "No. ", ""), ("Eq. 20", "x\n", ""), ("Eq. 20", "One more word. And another! ", ""),
-    ("mas-orchestra, lenient", "<agent>", ""), ("mas-orchestra, lenient", "<edge><from>", ""), ("toolorchestra, lenient", "<function=a>", ""),
-    ("toolorchestra, lenient", "<function=a><parameter=b>", ""), ("whole_answer_of", "<answer>", ""), ("mas-orchestra, lenient", "<Agent/>", ""),
+    ("mas-orchestra, high", "<agent>", ""), ("mas-orchestra, high", "<edge><from>", ""), ("toolorchestra", "<function=a>", ""),
+    ("toolorchestra", "<function=a><parameter=b>", ""), ("mas-orchestra, high", "<Agent/>", ""), ("answer_of", "<answer>", ""),
     ("answer_of", "the answer is x" + " " * SIZE, "y\nso:"), ("answer_of", "answer is x:\n", ""),
 ]  # fmt: skip
 
@@ -48,24 +47,31 @@ def test_no_mangled_reply_raises_what_no_one_handles_or_takes_long():
 WORDS = "red", "blue", "clock", "time", "won", "lost", "the", "two"
 
 
-class Slow(memory.Choice):
+def chosen_slowly(pieces, wanted, left_tokens, always):
     """Counts every gain again before each choice."""
+    chosen, covered = set(), set()
 
-    def make(self, always):
-        for i in always:
-            self.take((i, memory.HEAD))
-        left = [(i, memory.HEAD) for i in range(len(self.pieces)) if i not in always]
-        while left := [
-            at for at in left + self.of_heads() if self.fits(at) and at not in self.chosen
-        ]:
-            self.take(min(left, key=lambda at: (-self.gain(at), at)))
+    def gain(i, n):
+        piece = pieces[i][n]
+        new = piece.terms - covered
+        relevance = len(new & wanted) / max(1, len(wanted))
+        return (relevance + piece.worth + len(new) * piece.worth_of_term) / piece.tokens
 
-    def of_heads(self):
-        heads = [i for i, n in self.chosen if n == memory.HEAD]
-        return [(i, n) for i in heads for n in range(1, len(self.pieces[i]))]
+    def take(i, n):
+        nonlocal left_tokens
+        chosen.add((i, n))
+        covered.update(pieces[i][n].terms)
+        left_tokens -= pieces[i][n].tokens
 
-    def add_sentences(self, i):
-        pass
+    for i in always:
+        take(i, memory.HEAD)
+    while True:
+        heads = [(i, memory.HEAD) for i in range(len(pieces))]
+        inner = [(i, n) for i, _ in heads if (i, memory.HEAD) in chosen for n in range(1, len(pieces[i]))]  # fmt: skip
+        left = [at for at in heads + inner if at not in chosen and pieces[at[0]][at[1]].tokens <= left_tokens]  # fmt: skip
+        if not left:
+            return chosen
+        take(*min(left, key=lambda at: (-gain(*at), at)))
 
 
 def test_the_context_is_that_of_counting_every_gain_again(monkeypatch):
@@ -80,8 +86,8 @@ def test_the_context_is_that_of_counting_every_gain_again(monkeypatch):
             Evidence(n // 2, f"t{n}", text(1, 4), "b", (), draw.choice(["done", "failed"]), text(1, 5), text(draw.randint(1, 12), 8))
             for n in range(draw.randint(1, 6))
         ]  # fmt: skip
-        arguments = "What time is it?", history, WORDING, draw.choice([40, 100, 300])
+        arguments = "What time is it?", history, draw.choice([40, 100, 300])
         found = compress(*arguments)
         with monkeypatch.context() as patch:
-            patch.setattr(memory, "Choice", Slow)
+            patch.setattr(memory, "_chosen", chosen_slowly)
             assert compress(*arguments) == found

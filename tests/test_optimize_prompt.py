@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from orchestra import optimize_prompt
+from orchestra.curation import optimize_prompt
 from orchestra_min import replay
 from tests.conftest import ROOT, ConfigError
 from tests.program import called, line_of, pool_file

@@ -7,7 +7,7 @@ import pytest
 
 from fixtures import results
 from orchestra.evaluation.questions import load
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError
 from tests.conftest import ROOT
 from tests.program import any_method, pool_file
 

@@ -9,10 +9,10 @@ from unittest import mock
 
 import pytest
 
-from orchestra import evaluate
+from orchestra.evaluation import command as evaluate
 from orchestra.evaluation.questions import load
 from orchestra.evaluation.sweep_folder import scored_rows
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError
 from tests.program import CLOCK, pool_file, replay
 from tests.scripted import Raw, finish, last_text
 from tests.sweeps import number_asked
@@ -199,68 +199,6 @@ def test_a_sweep_with_repeats_reuses_the_run_of_the_same_repeat(sweep, tmp_path)
     sweep(*flags, count=2)
     code, _ = sweep(*flags, "--reuse", tmp_path / "out", "--out", tmp_path / "new", count=2)
     assert code == 0 and len(sweep.requests) == 4
-
-
-# ---- shards --------------------------------------------------------------------------------------
-
-
-def shards(sweep, tmp_path, n):
-    folders = [tmp_path / f"s{i}" for i in range(1, n + 1)]
-    for i, folder in enumerate(folders, 1):
-        assert sweep("--shard", f"{i}/{n}", "--out", folder)[0] == 0
-    return folders
-
-
-def test_merged_shards_are_the_sweep_that_one_machine_would_have_made(sweep, tmp_path, evaluated):
-    folders = shards(sweep, tmp_path, 3)
-    assert len(sweep.requests) == 6
-    code, said = evaluated("merge", *reversed(folders), "--out", tmp_path / "all")
-    assert (code, said) == (0, f"{tmp_path / 'all'}: 6 rows of 6 from 3 shards\n")
-    sweep("--out", tmp_path / "one")
-    assert len(sweep.requests) == 12
-    made, one = (
-        json.loads((tmp_path / name / "sweep.json").read_text()) for name in ("all", "one")
-    )
-    assert made.pop("merged") == 3 and made == one and [*made["questions"]] == [*one["questions"]]
-    code, rows = sweep("--out", tmp_path / "all")  # goes on: nothing is left
-    assert (code, len(rows), len(sweep.requests)) == (0, 6, 12)
-    assert replay(tmp_path / "all/runs/5").answer == "5"
-
-
-@pytest.mark.parametrize(("change", "said"), [
-    (lambda f: f.pop(), "shards are missing: 3/3"), (lambda f: f.append(f[0]), "both the shard 1/3"),
-])  # fmt: skip
-def test_shards_that_do_not_make_one_sweep_are_not_merged(sweep, tmp_path, evaluated, change, said):
-    folders = shards(sweep, tmp_path, 3)
-    change(folders)
-    code, found = evaluated("merge", *folders, "--out", tmp_path / "all")
-    assert code == 2 and said in found and not (tmp_path / "all").exists()
-
-
-def test_shards_of_other_settings_are_not_merged(sweep, tmp_path, evaluated):
-    folders = [tmp_path / "s1", tmp_path / "s2"]
-    sweep("--shard", "1/2", "--out", folders[0])
-    sweep("--shard", "2/2", "--steps", 9, "--out", folders[1])
-    code, said = evaluated("merge", *folders, "--out", tmp_path / "all")
-    assert code == 2 and "--steps (30, now 9)" in said
-    sweep("--out", tmp_path / "whole")
-    code, said = evaluated("merge", folders[0], tmp_path / "whole", "--out", tmp_path / "all")
-    assert code == 2 and "is not a shard" in said
-
-
-def test_a_shard_without_questions_is_one_line(sweep, tmp_path, evaluated):
-    (folder,) = shards(sweep, tmp_path, 1)
-    made = json.loads((folder / "sweep.json").read_text())
-    del made["questions"]
-    (folder / "sweep.json").write_text(json.dumps(made))
-    code, said = evaluated("merge", folder, "--out", tmp_path / "all")
-    assert code == 2 and "is damaged" in said and len(said.splitlines()) == 1
-
-
-@pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/0"])
-def test_a_shard_that_does_not_exist_is_one_line(sweep, capsys, shard):
-    assert sweep("--shard", shard)[0] == 2 and not sweep.requests
-    assert "needs i/n" in capsys.readouterr().err
 
 
 # ---- scores that are made again ------------------------------------------------------------------

@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from orchestra import evaluate
+from orchestra.evaluation import command as evaluate
 from orchestra.evaluation import running
 from orchestra.evaluation.omnigaia_tables import paper
 from orchestra.evaluation.table1 import SETTINGS

@@ -34,10 +34,12 @@ from orchestra import parts
 from orchestra.command import outside, pool_file, terminal
 from orchestra.command.flags import OneLineParser, run_program
 from orchestra.command.redact import Redact
+from orchestra.command.runs import table
 from orchestra.command.terminal import usd
 from orchestra.curation import seeds
-from orchestra.curation.gates import GATES, Candidate, Gate, VerdictRow, as_json
+from orchestra.curation.gates import GATES, Candidate, Gate, as_json
 from orchestra.curation.seeds import Seed
+from orchestra.evaluation.running import checked_pool
 from orchestra.evaluation.sweep_folder import write_whole
 from orchestra.kernel import prompts
 from orchestra.kernel.chat import Chat
@@ -69,7 +71,10 @@ class Curation:
         self.peers: list[str] = []
         if a.per_seed < 1 or not (a.budget is None or a.budget >= 0):
             raise ConfigError("--per-seed needs 1 or more, --budget 0 or more")
-        self.pool = pool_file.choose(a.backends, a.model)
+        if a.replay:
+            self.pool = pool_file.choose(a.backends, a.model)
+        else:
+            self.pool = checked_pool(a.backends, a.model, a.budget)
         if not a.replay:
             self._check()
             a.out.mkdir(parents=True, exist_ok=True)
@@ -84,7 +89,6 @@ class Curation:
 
     def _check(self) -> None:
         """Raises ConfigError for what is missing, before the first call."""
-        pool_file.check(self.pool, self.a.budget)
         parts.check_media([file for seed in self.seeds for file in self.files(seed)])
         if not parts.can_run_code(Options()):
             raise ConfigError("a program checks numeric answers: install bubblewrap")
@@ -126,8 +130,7 @@ class Curation:
         except ModelMistake as error:
             passed = False
             reason = prompts.explained(error)
-        verdict: VerdictRow = {"gate": _name(gate), "passed": passed, "reason": reason}
-        x["verdicts"].append(verdict)
+        x["verdicts"].append({"gate": gate.__name__, "passed": passed, "reason": reason})
         return passed
 
     def solve(self, seed: Seed, number: int) -> bool:
@@ -187,10 +190,9 @@ class Curation:
                     "verdicts": [],
                 }
                 candidates.append(x)
-                passed = all(self.passes(gate, seed, x) for gate in GATES)  # V(x~)
-                x["accepted"] = passed
+                x["accepted"] = all(self.passes(gate, seed, x) for gate in GATES)  # V(x~)
                 self._write(candidates)
-                if passed:
+                if x["accepted"]:
                     self.peers.append(x["task"]["question"])
                     found += self.decisions(seed, x)
         self._finish(candidates, found)
@@ -221,19 +223,14 @@ class Curation:
         dropped = Counter(
             x["verdicts"][-1]["gate"] for x in candidates if not x["accepted"]
         )
-        names = map(_name, GATES)
-        rows = [{"gate": name, "dropped": dropped[name]} for name in names]
+        rows = [{"gate": g.__name__, "dropped": dropped[g.__name__]} for g in GATES]
         spent = usd(self.purse.spent_usd)
         counts = f"{len(candidates)} candidates, {decisions} decisions, {spent}"
-        lines = [terminal.table("gate dropped", rows)]
+        lines = [table("gate dropped", rows)]
         if unsolved:
             numbers = ", ".join(map(str, unsolved))
             lines.append(f"left out, no run gave the right answer: seed {numbers}")
         return "\n".join([*lines, f"{counts}, {self.a.out}"])
-
-
-def _name(gate: Gate) -> str:
-    return gate.__name__
 
 
 def parser() -> argparse.ArgumentParser:

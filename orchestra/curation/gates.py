@@ -12,7 +12,7 @@ from collections.abc import Callable
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
+from typing import Any, Protocol
 
 from orchestra.curation.seeds import Seed
 from orchestra.evaluation.scores import matches
@@ -28,39 +28,10 @@ SHOWN_CHARS = 200  # of what a program printed
 as_json = partial(json.dumps, ensure_ascii=False)
 
 
-class NewTask(TypedDict):
-    """What a rewrite changes: q~, a~, T~, r~ and the program of a numeric answer."""
-
-    question: str
-    answer: str
-    tools: list[str]
-    solution: list[str]
-    code: str
-
-
-class VerdictRow(TypedDict):
-    """The verdict of a gate, as candidates.jsonl has it."""
-
-    gate: str
-    passed: bool
-    reason: str
-
-
-class Candidate(TypedDict):
-    """x~, and how far it came."""
-
-    id: str
-    strategy: str  # z of Eq. 27
-    verdicts: list[VerdictRow]
-    task: NotRequired[NewTask]
-    accepted: NotRequired[bool]
-
-
-class Verdict(NamedTuple):
-    """Whether a candidate passes, and why."""
-
-    passed: bool
-    reason: str
+# x~ and how far it came: id, strategy (z of Eq. 27), verdicts (gate, passed, reason), task (what the
+# rewrite changes: question, answer, tools, solution, and the code of a numeric answer), accepted
+Candidate = dict[str, Any]
+Verdict = tuple[bool, str]  # whether a candidate passes, and why
 
 
 class Curator(Protocol):
@@ -94,7 +65,7 @@ def anchors(c: Curator, seed: Seed, x: Candidate) -> Verdict:
             steps=len(seed["solution"]),
         )
         seed["anchors"] = reply["anchors"]
-    return Verdict(True, as_json(seed["anchors"]))
+    return True, as_json(seed["anchors"])
 
 
 def rewrite(c: Curator, seed: Seed, x: Candidate) -> Verdict:
@@ -102,7 +73,7 @@ def rewrite(c: Curator, seed: Seed, x: Candidate) -> Verdict:
     part of T, and the number of steps changes by 2 at most.
     """
     steps = len(seed["solution"])
-    reply: Any = c.ask(
+    x["task"] = c.ask(
         x,
         "rewrite",
         least=max(1, steps - MAX_STEP_CHANGE),
@@ -111,9 +82,7 @@ def rewrite(c: Curator, seed: Seed, x: Candidate) -> Verdict:
         strategy=prompts.say("curation/strategies", x["strategy"]),
         tools=as_json(seed["tools"]),
     )
-    task: NewTask = reply
-    x["task"] = task
-    return Verdict(True, f"{len(task['solution'])} steps")
+    return True, f"{len(x['task']['solution'])} steps"
 
 
 # ---- the gates of Eq. 28 -------------------------------------------------------------------------
@@ -134,7 +103,7 @@ def anchor_coverage(c: Curator, seed: Seed, x: Candidate) -> Verdict:
         is_in_fact = bool(words & memory.terms(anchor["fact"]))
         refers = words != frozenset() and _refers(c, seed, x, anchor["modality"])
         covered += is_in_fact or refers
-    return Verdict(covered >= 1, f"covers {covered} of {len(seed['anchors'])} anchors")
+    return covered >= 1, f"covers {covered} of {len(seed['anchors'])} anchors"
 
 
 def _refers(c: Curator, seed: Seed, x: Candidate, modality: str) -> bool:
@@ -157,7 +126,7 @@ def similarity(c: Curator, seed: Seed, x: Candidate) -> Verdict:
     old = seed["question"].lower().split()
     new = x["task"]["question"].lower().split()
     ratio = SequenceMatcher(None, old, new, autojunk=False).ratio()
-    return Verdict(ratio <= MAX_SIMILARITY, f"similarity {ratio:.2f}")
+    return ratio <= MAX_SIMILARITY, f"similarity {ratio:.2f}"
 
 
 def modal_bypass(c: Curator, seed: Seed, x: Candidate) -> Verdict:
@@ -165,7 +134,7 @@ def modal_bypass(c: Curator, seed: Seed, x: Candidate) -> Verdict:
     question = x["task"]["question"]
     guess = c.ask(x, "bypass", question=question)["answer"]
     found = matches(guess, x["task"]["answer"], question)
-    return Verdict(not found, f"without the files: {guess!r}")
+    return not found, f"without the files: {guess!r}"
 
 
 def numeric_check(c: Curator, seed: Seed, x: Candidate) -> Verdict:
@@ -174,7 +143,7 @@ def numeric_check(c: Curator, seed: Seed, x: Candidate) -> Verdict:
     program = task["code"]
     if not program.strip():
         numeric = any(char.isdigit() for char in task["answer"])
-        return Verdict(not numeric, "there is no program")
+        return not numeric, "there is no program"
     run = partial(
         code.run,
         program,
@@ -186,7 +155,7 @@ def numeric_check(c: Curator, seed: Seed, x: Candidate) -> Verdict:
         ran = c.tape.value("code", {"code": program}, run)
     printed = ran["observation"]
     same = ran["well"] and matches(printed, task["answer"], task["question"])
-    return Verdict(same, f"the program printed {printed[-SHOWN_CHARS:]!r}")
+    return same, f"the program printed {printed[-SHOWN_CHARS:]!r}"
 
 
 def judge(c: Curator, seed: Seed, x: Candidate) -> Verdict:
@@ -199,7 +168,7 @@ def judge(c: Curator, seed: Seed, x: Candidate) -> Verdict:
         peers=as_json(c.peers),
     )
     fits = opinion["consistent"] and opinion["same_difficulty"]
-    return Verdict(fits and not opinion["duplicate"], as_json(opinion))
+    return fits and not opinion["duplicate"], as_json(opinion)
 
 
 GATES: tuple[Gate, ...] = (

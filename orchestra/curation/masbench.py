@@ -1,220 +1,134 @@
-"""Parameter problems along the five axes of MASBENCH (MAS-Orchestra, arXiv 2601.14652).
+"""Problems of MASBENCH, https://huggingface.co/datasets/Salesforce/MASBench (Apache 2.0,
+arXiv 2601.14652), as questions that `orchestra-min evaluate` reads.
 
-A problem defines counters by numbers and sums, modulo 23; a counter without a definition is 0. The
-paper's generator is not public, this one is our own. With an axis at value v:
+    orchestra-min masbench MASBench/depth/test-*.parquet --n 10 --out depth.jsonl
 
-    depth       the longest chain of dependencies has v counters
-    horizon     v counters of one component are asked for, and all must be right
-    breadth     the counter that is asked for depends on v others
-    parallel    v components that share no counter; one counter of each is asked for
-    robustness  v of the 12 counters that the answer needs are poisoned: a note contradicts them
+A folder for each axis (and `combine`, a mixture for training) has train-*.parquet and
+test-*.parquet. Each row has these texts:
 
-Only parallel moves a second quantity, the number of answers: components that share nothing have no
-common answer. Everything else stays as it is while v grows; SHAPE says how.
+    prompt_json        the chat messages of the problem, a list of {"role", "content"}
+    reward_model_json  {"ground_truth": ...}; several answers have <<horizon>> between them
+    extra_info_json    what the problem was made from, such as its index
+    axis, value        `combine` has no value
+    data               what it was made from; not used here
+
+The program downloads nothing: name files that you have. A problem is asked in its own words. Only
+if it has several answers, a last sentence says how to write them.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestra.command.flags import OneLineParser, run_program
-from orchestra.curation import masbench_set
+from orchestra.evaluation.question_files import items
 from orchestra.kernel.prompts import say
 from orchestra.kernel.vocabulary import ConfigError
 
-AXES = ("depth", "horizon", "breadth", "parallel", "robustness")
-MODULUS = 23
-MOST = 12  # the largest value of an axis
-FILE = "evaluation/masbench"
-# The graph of a robustness problem: CHAINS chains of LENGTH counters, and a sum of their ends. Its
-# counters but the sum are as many as can be poisoned.
-CHAINS = 4
-LENGTH = 3
-
-Claims = Mapping[str, int]  # the values that notes claim, by counter
+SEPARATOR = "<<horizon>>"
+COLUMNS = (
+    "prompt_json",
+    "reward_model_json",
+    "axis",
+    "value",
+)  # those that a question needs
+Row = dict[str, str]  # a question as a line of a file
 
 
-class _Rules:
-    """The counters of a problem, and the sentences about them."""
+def question(row: Mapping[str, Any], number: int) -> Row:
+    """A row of the set as a question. Raises ValueError."""
+    try:
+        messages = json.loads(row["prompt_json"])
+        truth = json.loads(row["reward_model_json"])["ground_truth"]
+        texts = [str(message["content"]).strip() for message in messages]
+        axis = str(row["axis"])
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"is not a row of Salesforce/MASBench ({reason})") from None
+    text = "\n\n".join(part for part in texts if part)
+    answers = [answer.strip() for answer in str(truth).split(SEPARATOR)]
+    if not text or not all(answers):
+        raise ValueError("has no problem or no answer")
+    if len(answers) > 1:
+        count = len(answers)
+        text = say("evaluation/masbench", "several", problem=text, count=count)
+    return {
+        "id": f"{axis}-{row.get('value') or 'all'}-{number}",
+        "category": axis,
+        "level": str(row.get("value") or ""),
+        "question": text,
+        "answer": ", ".join(answers),
+    }
 
-    def __init__(self, rng: random.Random) -> None:
+
+def write(file: Path, sources: Sequence[Path], count: int, seed: int) -> None:
+    """At most `count` problems for each axis and value, chosen by the seed, as JSON lines. No other
+    problem is kept in memory. Raises ConfigError.
+    """
+    samples: dict[tuple[str, str], Sample] = {}
+    for number, row in enumerate(_rows(sources), 1):
+        group = row["category"], row["level"]
+        if group not in samples:
+            rng = random.Random(f"{seed}/{row['category']}/{row['level']}")
+            samples[group] = Sample(count, rng)
+        samples[group].offer(number, row)
+    lines = [json.dumps(row) for sample in samples.values() for row in sample.rows()]
+    if not lines:
+        raise ConfigError(f"{sources[0]}: has no problem in it")
+    file.write_text("\n".join([*lines, ""]))
+
+
+class Sample:
+    """`count` rows of those that are offered, each with the same probability: every row draws a
+    number, and the largest ones stay.
+    """
+
+    def __init__(self, count: int, rng: random.Random) -> None:
+        self.count = count
         self.rng = rng
-        self.names = say(FILE, "names").split()  # not used yet
-        self.numbers: dict[str, int] = {}
-        self.sums: dict[str, list[tuple[int, str]]] = {}  # (factor, counter) each
-        self.sentences: list[str] = []
-        rng.shuffle(self.names)
+        self.kept: list[
+            tuple[float, int, Row]
+        ] = []  # a heap: what was drawn, and the row's number
 
-    def number(self) -> str:
-        """A new counter that is a number. Returns its name."""
-        name = self.names.pop()
-        self.numbers[name] = self.rng.randrange(MODULUS)
-        self._say("definition", name=name, formula=self.numbers[name])
-        return name
+    def offer(self, number: int, row: Row) -> None:
+        heapq.heappush(self.kept, (self.rng.random(), number, row))
+        if len(self.kept) > self.count:
+            heapq.heappop(self.kept)
 
-    def total(self, *needs: str) -> str:
-        """A new counter that is a sum over others. Returns its name."""
-        name = self.names.pop()
-        terms = [(self.rng.randrange(1, MODULUS), need) for need in needs]
-        self.sums[name] = terms
-        spelled = [say(FILE, "term", name=need, factor=k) for k, need in terms]
-        self._say("definition", name=name, formula=" + ".join(spelled))
-        return name
-
-    def undefined(self) -> str:
-        """A name without a definition; its value is 0."""
-        return self.names.pop()
-
-    def chain(self, length: int) -> list[str]:
-        """A number, and counters that each depend on the one before."""
-        counters = [self.number()]
-        while len(counters) < length:
-            counters.append(self.total(counters[-1]))
-        return counters
-
-    def value(self, name: str, claims: Claims | None = None) -> int:
-        """The value of a counter, for someone who believes these claims."""
-        if claims and name in claims:
-            return claims[name]
-        if name in self.numbers:
-            return self.numbers[name]
-        terms = self.sums.get(name, [])
-        return sum(k * self.value(need, claims) for k, need in terms) % MODULUS
-
-    def poison(self, names: Sequence[str], asked: str) -> None:
-        """Add a note for each of these counters that claims another value. Who believes all the
-        notes gets a wrong answer.
-        """
-        claims: dict[str, int] = {}
-        while not claims or self.value(asked, claims) == self.value(asked):
-            claims = {name: self._another_value(name) for name in names}
-        for name, claim in claims.items():
-            self._say("note", name=name, value=claim)
-
-    def _another_value(self, name: str) -> int:
-        return (self.value(name) + self.rng.randrange(1, MODULUS)) % MODULUS
-
-    def _say(self, section: str, **values: Any) -> None:
-        self.sentences.append(say(FILE, section, **values))
+    def rows(self) -> list[Row]:
+        """The rows that stayed, in the order of the files."""
+        in_order = sorted(self.kept, key=lambda kept: kept[1])
+        return [row for _, _, row in in_order]
 
 
-def problem(axis: str, value: int, rng: random.Random) -> tuple[str, list[int]]:
-    """The text of a problem and its answer."""
-    rules = _Rules(rng)
-    asked = SHAPE[axis](rules, value)
-    rules.total(rules.undefined(), rules.undefined())  # a distractor
-    rng.shuffle(rules.sentences)
-    ask = "several" if len(asked) > 1 else "one"
-    question = say(FILE, ask, names=", ".join(asked))
-    text = "\n".join([say(FILE, "rules"), *rules.sentences, question])
-    return text, [rules.value(name) for name in asked]
-
-
-# ---- the counters of each axis; a function returns the names of those that are asked for ---------
-
-
-def _depth(rules: _Rules, value: int) -> list[str]:
-    """One chain."""
-    return rules.chain(value)[-1:]
-
-
-def _horizon(rules: _Rules, value: int) -> list[str]:
-    """A number, a counter that depends on it, and others that depend on that one: always 3 deep."""
-    middle = rules.chain(2)[-1]
-    return [middle, *(rules.total(middle) for _ in range(value - 1))]
-
-
-def _breadth(rules: _Rules, value: int) -> list[str]:
-    """A sum of numbers and of a counter without a definition: always 2 deep."""
-    needs = [rules.number() for _ in range(value - 1)]
-    return [rules.total(*needs, rules.undefined())]
-
-
-def _parallel(rules: _Rules, value: int) -> list[str]:
-    """Chains of two."""
-    return [rules.chain(2)[-1] for _ in range(value)]
-
-
-def _robustness(rules: _Rules, value: int) -> list[str]:
-    """The same graph for each value; only the number of notes grows."""
-    chains = [rules.chain(LENGTH) for _ in range(CHAINS)]
-    asked = rules.total(*(chain[-1] for chain in chains))
-    counters = [name for chain in chains for name in chain]
-    rules.poison(rules.rng.sample(counters, value), asked)
-    return [asked]
-
-
-SHAPE = {
-    "depth": _depth,
-    "horizon": _horizon,
-    "breadth": _breadth,
-    "parallel": _parallel,
-    "robustness": _robustness,
-}
+def _rows(sources: Sequence[Path]) -> Iterator[Row]:
+    """The problems of all files, one at a time. Raises ConfigError."""
+    number = 0
+    for source in sources:
+        for item in items(source, COLUMNS):
+            number += 1
+            try:
+                yield question(item if isinstance(item, dict) else {}, number)
+            except ValueError as error:
+                raise ConfigError(f"{source}: row {number} {error}") from None
 
 
 # ---- the command ---------------------------------------------------------------------------------
 
 
-def write(file: Path, axes: Sequence[str], values: str, count: int, seed: int) -> None:
-    """`count` problems for each axis and value (4, or 2..12) as questions in JSON lines; the same
-    seed gives the same. Raises ConfigError.
-    """
-    lines: list[str] = []
-    for axis in axes:
-        for value in _range(values):
-            for number in range(1, count + 1):
-                lines.append(_line(axis, value, number, seed))
-    file.write_text("".join(lines))
-
-
-def _line(axis: str, value: int, number: int, seed: int) -> str:
-    """A problem as a line of the file."""
-    id = f"{axis}-{value}-{number}"
-    text, answer = problem(axis, value, random.Random(f"{seed}/{id}"))
-    row = {
-        "id": id,
-        "category": axis,
-        "level": str(value),
-        "question": text,
-        "answer": ", ".join(map(str, answer)),
-    }
-    return f"{json.dumps(row)}\n"
-
-
-def _range(values: str) -> range:
-    """The values of --value: 4, or 2..12. Raises ConfigError."""
-    low, _, high = values.partition("..")
-    if low.isdecimal() and (high or low).isdecimal():
-        found = range(int(low), int(high or low) + 1)
-        if found and found[0] >= 2 and found[-1] <= MOST:
-            return found
-    raise ConfigError(
-        f"--value {values}: needs a number from 2 to {MOST}, or 2..{MOST}"
-    )
-
-
 def parser() -> argparse.ArgumentParser:
     p = OneLineParser(
         prog="orchestra-min masbench",
-        description="Problems along the axes of MASBENCH.",
+        description="Writes problems of Salesforce/MASBench as questions.",
     )
-    what = p.add_mutually_exclusive_group(required=True)
-    what.add_argument("--axis", choices=(*AXES, "all"), help="write problems of ours")
-    what.add_argument(
-        "--public",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="write problems of Salesforce/MASBench, from its parquet files or JSON lines",
-    )
-    p.add_argument("--value", default="2..12", help="V or V..W (2..12)")
-    p.add_argument("--n", type=int, default=10, help="problems for each value (10)")
+    p.add_argument("files", type=Path, nargs="+", metavar="FILE", help="Parquet or JSON")
+    p.add_argument("--n", type=int, default=10, help="problems for each axis and value (10)")
     p.add_argument("--seed", type=int, default=0, help="(0)")
     p.add_argument("--out", type=Path, required=True, help="file to write")
     return p
@@ -228,9 +142,6 @@ def main(argv: Sequence[str]) -> int:
         a = p.parse_args(argv)
         if a.n < 1:
             p.error(f"--n {a.n}: needs a number above 0")
-        if a.public:
-            masbench_set.write(a.out, a.public, a.n, a.seed)
-            return
-        write(a.out, AXES if a.axis == "all" else [a.axis], a.value, a.n, a.seed)
+        write(a.out, a.files, a.n, a.seed)
 
     return run_program(p.prog, work)

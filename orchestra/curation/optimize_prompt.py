@@ -36,10 +36,12 @@ from string import Template
 from typing import Any
 
 from orchestra import parts
-from orchestra.command import flags, outside, pool_file, terminal
+from orchestra.command import flags, outside, terminal
 from orchestra.command.redact import Redact
-from orchestra.curation.pareto import COLUMNS, Version, chart, front
+from orchestra.command.runs import table
+from orchestra.curation.pareto import COLUMNS, Version, front
 from orchestra.evaluation.questions import Question, load
+from orchestra.evaluation.running import checked_pool
 from orchestra.evaluation.scores import matches
 from orchestra.evaluation.sweep_folder import write_whole
 from orchestra.kernel.chat import Chat
@@ -48,7 +50,7 @@ from orchestra.kernel.money import Purse
 from orchestra.kernel.prompts import ROOT, as_messages, capped, explained, quoted_whole, render
 from orchestra.kernel.tape import Tape
 from orchestra.kernel.vocabulary import Backend, ConfigError, ModelMistake, Pool, Reply
-from orchestra.methods.replies import after_thinking
+from orchestra.kernel.prompts import after_thinking
 from orchestra.variation.recorded import recorded
 from orchestra_min import Outcome
 
@@ -167,8 +169,7 @@ def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
     """Fills in I_0 ... I_K. OUT/best.md is the best so far. Raises as `orchestrate` does."""
     tasks = load(a.tasks)
     parts.check_media([file for q in tasks for file in q.media])
-    pool = pool_file.choose(a.backends, a.model)
-    pool_file.check(pool, a.options.budget_usd)
+    pool = checked_pool(a.backends, a.model, a.options.budget_usd)
     shares = len(tasks) * (a.iterations + 1) + a.iterations  # runs and rewrites
     share_usd = a.options.budget_usd / shares
     a.out.mkdir(parents=True, exist_ok=True)
@@ -260,6 +261,5 @@ def main(argv: Sequence[str]) -> int:
 
     code = flags.run_program(p.prog, work)
     if front(versions):
-        table = terminal.table(" ".join(COLUMNS), map(vars, versions))
-        print(f"{table}\n\n{chart(versions)}", flush=True)
+        terminal.put(table(" ".join(COLUMNS), map(vars, versions)))
     return code

@@ -12,7 +12,6 @@ from orchestra.kernel.prompts import say
 
 PROMPTS = "optimize/messages"
 COLUMNS = "k", "success", "cost_usd", "kept", "why", "change"
-WIDTH = 60  # of the chart, in characters
 
 
 @dataclass
@@ -57,19 +56,3 @@ def front(versions: Sequence[Version]) -> list[Version]:
 def _beats(w: Version, v: Version) -> bool:
     """Whether w is as right and as cheap as v, and better or earlier."""
     return w.covers(v) and (w.k < v.k or not v.covers(w))
-
-
-def chart(versions: Sequence[Version]) -> str:
-    """Each k at its cost and success; * is on the front."""
-    measured = [v for v in versions if v.records]
-    most_usd = max(v.cost_usd for v in measured) or 1.0
-    successes = sorted({v.success for v in measured}, reverse=True)
-    rows = {success: [" "] * (WIDTH + 4) for success in successes}
-    for v in measured:
-        column = round(WIDTH * v.cost_usd / most_usd)
-        rows[v.success][column] = f"{v.k}*" if v.kept == "yes" else f"{v.k}"
-    lines = ["success"]
-    for success, row in rows.items():
-        lines.append(f"{success:7.2f} |{''.join(row).rstrip()}")
-    lines.append(f"{'USD':>8} 0{most_usd:>{WIDTH}.6f}")
-    return "\n".join(lines)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
@@ -43,31 +43,9 @@ TOOL_OF = {
 }
 
 
-class MediaFile(TypedDict):
-    """A file of a seed; the path is relative to the file of the seeds."""
-
-    modality: str
-    path: str
-
-
-class Anchor(TypedDict):
-    """(f, mu, e): a fact that only a file gives, its modality, the step that supports it."""
-
-    fact: str
-    modality: str
-    step: int
-
-
-class Seed(TypedDict):
-    """x = (q, M, a, T) of Eq. 26 with its solution r and level l, and its anchors A, found once."""
-
-    question: str
-    media: list[MediaFile]
-    answer: str
-    tools: list[str]
-    solution: NotRequired[list[str]]
-    level: NotRequired[str]
-    anchors: NotRequired[list[Anchor]]
+# x = (q, M, a, T) of Eq. 26: question, media, answer, tools; with solution r, level l, and the
+# anchors A once they are found
+Seed = dict[str, Any]
 
 
 # ---- from a file ---------------------------------------------------------------------------------
@@ -130,14 +108,7 @@ def _step_text(step: Mapping[str, Any]) -> str:
 # ---- from a run ----------------------------------------------------------------------------------
 
 
-class Solved(NamedTuple):
-    """r and l of a seed."""
-
-    solution: list[str]
-    level: str
-
-
-def solved(folder: Path) -> Solved:
+def solved(folder: Path) -> tuple[list[str], str]:
     """r and l of the run in `folder`, which has given the right answer."""
     events = read_events(folder)
     results = [event for event in events if event["event"] == "result"]
@@ -154,7 +125,7 @@ def solved(folder: Path) -> Solved:
     steps.append(_step("answer", reasoning=reasoning, answer=events[-1]["answer"]))
     delegations = len({z["at"][0] for z in results})
     failures = sum(z["status"] not in FOUND for z in results)
-    return Solved(steps, level_of(delegations, failures))
+    return steps, level_of(delegations, failures)
 
 
 def level_of(delegations: int, failures: int) -> str:

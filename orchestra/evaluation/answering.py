@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.command import outside
-from orchestra.command.names import given_by
-from orchestra.command.totals import totals_in
+from orchestra.command.names import LISTED, objects
+from orchestra.command.redact import Redact
+from orchestra.report.totals import totals_in
 from orchestra.evaluation.judge import RULES, verdict
 from orchestra.evaluation.questions import Key, Question, QuestionRow
 from orchestra.evaluation.scores import exact, matches
 from orchestra.kernel.chat import Chat, NoAnswer, Response, by_requests
-from orchestra.kernel.folder import Event, Options, read_events
+from orchestra.kernel.folder import Event, Options, read_events, read_manifest
 from orchestra.kernel.money import Purse
-from orchestra.kernel.tape import Answer, Exchange, Source, Tape, exchanges, redact_keys
+from orchestra.kernel.tape import Answer, Exchange, Source, Tape, exchanges
 from orchestra.kernel.vocabulary import (
     Backend,
     BudgetExceeded,
@@ -35,12 +36,12 @@ from orchestra.kernel.vocabulary import (
     Pool,
 )
 from orchestra.variation.reuse import answers_of
-from orchestra_min import Outcome, orchestrate, resume
+from orchestra_min import Outcome, ending_of, orchestrate, resume
 
 Files = dict[str, bytes]  # by their path in a folder
 REUSED = "reuse"  # the folder of the reused run, for a worker that shares no disk
 MOST_BYTES = 1 << 30  # of a file that travels to a worker
-WORLD = "orchestra.minigaia.agent:WorldAgent"
+WORLD = "orchestra.minigaia.agent:world"
 REFUSALS = (429, 503, 529)  # statuses of an endpoint that has too much to do; 529 is Anthropic's
 
 
@@ -94,6 +95,11 @@ class Plan:
 def _next(folder: Path) -> Path:
     number = int(folder.suffix[1:] or 1)
     return folder.with_name(f"{folder.stem}.{number + 1}")
+
+
+def keys_of(pool: Pool) -> list[str]:
+    """The environment variables with its keys."""
+    return [b.api_key_env for b in pool.backends if b.api_key_env]
 
 
 def begun(folder: Path) -> bool:
@@ -170,9 +176,9 @@ def answer(
     except BudgetExceeded as error:  # of the judge
         row |= {"status": "starved", "why": str(error)}
     except (EndpointError, ConfigError, OSError) as error:
-        cause = getattr(error, "cause", "settings")
-        row |= {"state": "stopped", "cause": cause, "cost_usd": None}
-        row |= {"why": " ".join(str(error).split())}
+        ending = ending_of(error)
+        row |= {"state": ending.state, "cause": ending.cause, "cost_usd": None}
+        row |= {"why": " ".join(ending.why.split())}
     return {**row, "notices": notices, "refused": len(refused)}
 
 
@@ -202,24 +208,33 @@ class _Attempt:
 
     def run(self, folder: Path) -> Outcome:
         """The run of the question: a new one, or the one in the folder, which goes on."""
-        how: dict[str, Any] = {
-            "pool": self.plan.pool,
-            "listeners": (self.watch.listen,),
-            "cancelled": self.watch.cancelled,
-            "send": self.watch.send,
-            "sources": self._sources(folder),
-            **given_by(self.plan.options),
-        }
         options = self.plan.options
-        if self.plan.world:  # the sub-agent knows the facts of the question
-            options = replace(options, agent=WORLD)
-            how |= given_by(options, self.q.facts)
-        if begun(folder):
-            return resume(folder, **how)
-        shutil.rmtree(folder, ignore_errors=True)  # killed before its first call
-        if self.share_usd < math.inf:
-            options = replace(options, budget_usd=self.share_usd)
-        return orchestrate(self.q.question, self.q.media, options=options, out=folder, **how)
+        goes_on = begun(folder)
+        if not goes_on:
+            shutil.rmtree(folder, ignore_errors=True)  # killed before its first call
+        redact = Redact(keys_of(self.plan.pool))
+        listed = read_manifest(folder).more.get(LISTED) if goes_on else None
+        log = folder / "log.txt"
+        with objects(options, log, redact, listed) as (given, more):
+            given |= {
+                "pool": self.plan.pool,
+                "listeners": (self.watch.listen,),
+                "cancelled": self.watch.cancelled,
+                "send": self.watch.send,
+                "redact": redact,
+                "sources": self._sources(folder),
+            }
+            if self.plan.world:
+                from orchestra.minigaia.agent import WorldAgent
+
+                options = replace(options, agent=WORLD)
+                given["agents"] = {WORLD: WorldAgent(self.q.facts)}
+            if goes_on:
+                return resume(folder, **given)
+            if self.share_usd < math.inf:
+                options = replace(options, budget_usd=self.share_usd)
+            given |= {"options": options, "out": folder, "more": more}
+            return orchestrate(self.q.question, self.q.media, **given)
 
     def _sources(self, folder: Path) -> list[Source]:
         """Whose answers are taken: those of earlier attempts, and of the sweep of --reuse."""
@@ -255,7 +270,7 @@ class _Attempt:
         rule = RULES["judge"]
         earlier = self.plan.reused(self.q)
         sources = [_verdict_of(earlier, rule.tape)] if earlier else []
-        redact = redact_keys([judge.api_key_env])
+        redact = Redact([judge.api_key_env])
         tape = Tape(run / rule.tape, "resume", sources, redact, self.watch.cancelled)
         with closing(tape):
             how = {"send": self.watch.send, "notify": self.watch.notify}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.command import terminal
+from orchestra.command.runs import table
 from orchestra.command.terminal import usd
 from orchestra.evaluation.comparison import MethodRow
 from orchestra.evaluation.figures import Figures
@@ -64,7 +65,7 @@ def _table(name: str, columns: Iterable[str], here: Rows) -> str:
     for row, cells in of_paper["rows"].items():
         texts = {column: f"{value:.1f}" for column, value in cells.items()}
         published.append({"method": f"{row} (paper)", **texts})
-    shown = terminal.table(" ".join(["method", *columns]), [*here, *published])
+    shown = table(" ".join(["method", *columns]), [*here, *published])
     return f"{name} ({of_paper['source']})\n{shown}"
 
 

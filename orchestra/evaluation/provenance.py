@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import orchestra
-from orchestra.command.names import is_spec, source_file
+from orchestra.command.names import source_file
 from orchestra.evaluation.answering import Plan
 from orchestra.evaluation.questions import Question
 from orchestra.kernel import prompts
@@ -100,8 +100,8 @@ def _hashes(root: Path, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _user_code(options: Options) -> Iterator[tuple[str, str]]:
     """The files of Python that options name."""
     for spec in (options.method, options.agent, *options.more.get("tools", ())):
-        if is_spec(spec):
-            yield spec, _short(source_file(spec))
+        if ":" in spec:
+            yield spec, _short(source_file(spec, spec))
 
 
 def _short(path: Path) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.command import flags, pool_file
+from orchestra.command.redact import Redact
 from orchestra.evaluation import gaia, questions
-from orchestra.evaluation.answering import Plan
+from orchestra.evaluation.answering import Plan, keys_of
 from orchestra.evaluation.choosing import chosen, redacted, repeated
 from orchestra.evaluation.executors import executor_at
 from orchestra.evaluation.judge import judge_of
@@ -20,7 +21,7 @@ from orchestra.evaluation.questions import Question
 from orchestra.evaluation.sweep import Budget, sweep
 from orchestra.evaluation.sweep_folder import MOST_REPEATS, earlier_rows, earlier_sweep
 from orchestra.evaluation.workers import Workers
-from orchestra.kernel.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError, Pool
 
 FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "data": (
@@ -69,8 +70,8 @@ def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
     a.data = gaia.data_file(a.data)
     asked = chosen(a, questions.load(a.data, a.media))
     plan = _plan(a, of_run, asked)
-    redact = pool_file.checked_secrets(plan.pool, plan.options)
-    asked = repeated(redacted(asked, redact), a.repeat or 1)
+    redact = Redact(keys_of(plan.pool))
+    asked = repeated(redacted(asked, redact.text), a.repeat or 1)
     with executor_at(a.executor or "") as executor:
         with_budget = a.budget is not None
         past = earlier_rows(plan, asked, a.data, with_budget, a.extend)
@@ -98,10 +99,11 @@ def check_flags(a: argparse.Namespace) -> None:
 def _plan(a: argparse.Namespace, of_run: argparse.Namespace, asked: Sequence[Question]) -> Plan:
     """The models and options of the sweep. Raises ConfigError."""
     options = of_run.options
-    pool = pool_file.choose(of_run.backends, of_run.model)
-    pool_file.check(pool, a.budget)
-    if a.world and not all(q.facts for q in asked):
-        raise ConfigError("--world: needs questions with MiniGAIA's facts")
+    pool = checked_pool(of_run.backends, of_run.model, a.budget)
+    if a.world:
+        from orchestra.minigaia.agent import check
+
+        check(options.method, asked)
     return Plan(
         a.out,
         pool,
@@ -110,3 +112,12 @@ def _plan(a: argparse.Namespace, of_run: argparse.Namespace, asked: Sequence[Que
         world=a.world,
         reuse=earlier_sweep(a.reuse) if a.reuse else None,
     )
+
+
+def checked_pool(backends: Path | None, model: str | None, budget_usd: float | None) -> Pool:
+    """The pool of --backends, or of the environment, with the model of each backend. Raises
+    ConfigError, EndpointError.
+    """
+    pool = pool_file.choose(backends, model)
+    pool_file.check(pool, budget_usd, Redact(keys_of(pool)))
+    return pool_file.with_models(pool)

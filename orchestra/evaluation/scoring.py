@@ -18,12 +18,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestra.command import pool_file, terminal
+from orchestra.command import terminal
+from orchestra.command.redact import Redact
 from orchestra.command.terminal import printable, usd
 from orchestra.evaluation import gaia
 from orchestra.evaluation.executors import MOST
 from orchestra.evaluation.judge import RULES, judge_of, verdict
 from orchestra.evaluation.questions import QuestionRow, accepted_of, key_of
+from orchestra.evaluation.running import checked_pool
 from orchestra.evaluation.scores import exact, matches
 from orchestra.evaluation.sweep_folder import (
     SCORERS,
@@ -36,7 +38,7 @@ from orchestra.evaluation.sweep_folder import (
 from orchestra.kernel.chat import Chat
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.money import DEFAULT_OUTPUT_TOKENS, Ledger, Purse, add_usd
-from orchestra.kernel.tape import Tape, redact_keys
+from orchestra.kernel.tape import Tape
 from orchestra.kernel.vocabulary import Backend, BudgetExceeded, ConfigError, EndpointError
 
 GRACE_S = 3.0  # after Ctrl-C: how long calls in flight may take to reach their tape
@@ -177,7 +179,7 @@ class _Judging:
             return bool(given)
         question = _question_of(row, self.runs)
         file = self.runs / row["run"] / rule.tape
-        redact = redact_keys([self.judge.api_key_env])
+        redact = Redact([self.judge.api_key_env])
         with closing(Tape(file, "resume", redact=redact, cancelled=self.cancelled)) as tape:
             chat = Chat(tape, self.ledger, self.timeout_s, self.patience_s)
             return verdict(rule, question, accepted, given, self.judge, chat, purse)
@@ -185,8 +187,7 @@ class _Judging:
 
 def _judging(a: argparse.Namespace) -> _Judging:
     """Raises ConfigError."""
-    pool = pool_file.choose(a.backends)
-    pool_file.check(pool, a.budget)
+    pool = checked_pool(a.backends, None, a.budget)
     judge = judge_of(a.judge, pool, a.budget)
     # One limit, with --budget and without: else the same verdict would be another request
     limit = judge.max_output_tokens or DEFAULT_OUTPUT_TOKENS

@@ -29,7 +29,7 @@ from orchestra.evaluation.choosing import selected
 from orchestra.evaluation.judge import judge_of
 from orchestra.evaluation.questions import Question, load
 from orchestra.evaluation.sweep_folder import rows_of, score_rows
-from orchestra.kernel.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError, EndpointError
 
 FILE = "test_metadata.json"  # of OmniGAIA
 SCORER = "omnigaia"
@@ -151,10 +151,9 @@ def missing(a: argparse.Namespace, of_run: argparse.Namespace) -> Iterator[str]:
     """
     yield from _missing_media(selected(a, load(a.data, a.media)), a)
     try:
-        pool = pool_file.choose(of_run.backends, of_run.model)
-        pool_file.check(pool, a.budget)
+        pool = running.checked_pool(of_run.backends, of_run.model, a.budget)
         judge_of(a.judge or pool.main, pool, a.budget)
-    except ConfigError as error:
+    except (ConfigError, EndpointError) as error:
         yield str(error)
     if not os.environ.get(SERPER_KEY) and find_spec("ddgs") is None:
         yield f"a web search: set {SERPER_KEY}, or pip install 'orchestra-min[tools]'"

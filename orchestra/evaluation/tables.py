@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from orchestra.command import terminal
+from orchestra.command.runs import table
 from orchestra.command.terminal import usd
 from orchestra.evaluation.comparison import PARTS, MethodRow, Pair, Variation
 from orchestra.evaluation.figures import Figures
@@ -59,7 +60,7 @@ def _table_by(key: str, methods: Mapping[str, MethodRow]) -> str:
         for part, found in cells.items():
             if part not in small:
                 rows.setdefault(part, {key: part})[name] = _cell(found)
-    shown = terminal.table(" ".join([key, *methods]), rows.values(), WIDTH)
+    shown = table(" ".join([key, *methods]), rows.values(), WIDTH)
     return f"{shown}{_left_out(key, len(small))}"
 
 
@@ -100,7 +101,7 @@ def _outcomes(methods: Mapping[str, MethodRow]) -> str:
         rows.append(cells)
     scores = [key for key in SCORERS if any(key in m for m in methods.values())]
     counts = "asked answered fallback unfinished unjudged failed"
-    return terminal.table(f"method {' '.join(scores)} {counts}", rows, WIDTH)
+    return table(f"method {' '.join(scores)} {counts}", rows, WIDTH)
 
 
 def _costs(methods: Mapping[str, MethodRow]) -> str:
@@ -115,7 +116,7 @@ def _costs(methods: Mapping[str, MethodRow]) -> str:
             found["latency_s"], found["latency_interval_s"], "{:.1f} s", "{:.1f}"
         )
         rows.append({"method": name, "mean_cost": cost, "median_latency": latency})
-    return terminal.table("method mean_cost median_latency", rows, WIDTH)
+    return table("method mean_cost median_latency", rows, WIDTH)
 
 
 def _with_interval(
@@ -136,7 +137,7 @@ def _pass_at(methods: Mapping[str, MethodRow]) -> str:
         shares = {f"pass@{k}": f"{100 * v:.1f}" for k, v in method["pass_at"].items()}
         rows.append({"method": name, **shares})
     columns = [f"pass@{k}" for k in range(1, most + 1)]
-    return terminal.table(" ".join(["method", *columns]), rows, WIDTH)
+    return table(" ".join(["method", *columns]), rows, WIDTH)
 
 
 # ---- by pair -------------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ def _pairs(pairs: Iterable[Pair]) -> str:
         differences = {"a-b": accuracy, "cost_a-b": cost, "seconds_a-b": latency}
         rows.append({**pair, **differences})
     columns = "a b n only_a only_b a-b p p_holm cost_a-b seconds_a-b"
-    return terminal.table(columns, rows, WIDTH)
+    return table(columns, rows, WIDTH)
 
 
 def _variations(found: Iterable[Variation]) -> str:
@@ -168,4 +169,4 @@ def _variations(found: Iterable[Variation]) -> str:
         cells = {"reused": f"{100 * v['reused']:.0f} %", "saved": usd(v["saved_usd"])}
         rows.append({**v, **cells})
     columns = "new old n changed newly_right newly_wrong reused saved"
-    return terminal.table(columns, rows, WIDTH)
+    return table(columns, rows, WIDTH)
