@@ -309,7 +309,7 @@ def test_the_command_says_what_was_reused_and_saved(endpoint, tmp_path):
     called(*named, "--out", tmp_path / "run", at=server.url)
     again = called(*named, "--reuse", tmp_path / "run", "--out", tmp_path / "again", at=server.url)
     assert (again.stdout, len(server.requests)) == ("42\n", 5)
-    assert "5 reused, USD unknown saved" in again.stderr
+    assert "reused 5 model calls (saved USD unknown), made no call" in again.stderr
     shown = called("replay", tmp_path / "again", "--json")
     assert json.loads(shown.stdout)["reused_calls"] == 5
 

@@ -71,7 +71,7 @@ def write_fork(
     now = _with_options(replace(stored, pool=pool or stored.pool), named)
     is_changed = _settings(now) != _settings(stored)
     is_named = is_changed or bool(rows) or not named.keys() <= {*NOT_NAMED}
-    reused = [folder] * is_named + list(reuse)
+    reused = [*dict.fromkeys([*[folder] * is_named, *reuse])]
     before = settings_in(stored, start - 1)
     earlier = [old for old in stored.more.get("earlier", ()) if old["before"] < start]
     if start > 1 and _settings(now) != _settings(before):
@@ -127,11 +127,16 @@ def _settings(manifest: Manifest) -> Any:
     return without_addresses(manifest.pool), options
 
 
-def without_addresses(pool: Pool) -> dict[str, Any]:
-    """A pool as run.json has it, wherever its models are served."""
-    row = pool_row(pool)
-    row["backend"] = [{**b, "base_url": "", "api_key_env": ""} for b in row["backend"]]
-    return row
+def without_addresses(pool: Pool) -> Pool:
+    """A pool, wherever its models are served."""
+    backends = (replace(b, base_url="", api_key_env="") for b in pool.backends)
+    return replace(pool, backends=tuple(backends))
+
+
+def has_models_of(pool: Pool, other: Pool) -> bool:
+    """Whether a pool has all backends of another one, wherever they are served."""
+    ours = without_addresses(pool).backends
+    return all(backend in ours for backend in without_addresses(other).backends)
 
 
 def _copy(source: Path, out: Path, start: int, manifest: Manifest) -> None:
@@ -205,8 +210,8 @@ def change_of(
         for start, settings in each_settings(manifest):
             made = parts
             if settings is not manifest:
-                own = dict(resolve(settings)) if resolve else objects
-                made = parts_of(settings, folder, **own)
+                own = resolve(settings) if resolve else {}
+                made = parts_of(settings, folder, **{**objects, **own})
             starts[start] = made
         ends = [*starts][1:] + [NO_END]
         for (start, made), end in zip(starts.items(), ends, strict=True):
