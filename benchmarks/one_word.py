@@ -23,11 +23,12 @@ from common import ROOT
 
 from fixtures import results, stand_in
 from fixtures.intranet import PORT
+from orchestra.command.runs import table
 from orchestra.evaluation.questions import Question, load
-from orchestra.runtime import console, prompts
-from orchestra.runtime.jsonl import Row
-from orchestra.runtime.run_folder import read_manifest
-from orchestra.runtime.tape_file import exchanges, round_of
+from orchestra.kernel import prompts
+from orchestra.kernel.folder import read_manifest
+from orchestra.kernel.tape import Answer, Exchange, exchanges
+from orchestra.variation.reuse import answers_of
 from orchestra_min import orchestrate
 
 EDITS = {  # the prompt that sub-agents read, and the word of it that changes
@@ -70,16 +71,16 @@ def made_again(run: Path, q: Question, url: str, out: Path) -> Counter[str]:
     again = orchestrate(
         held.question,
         q.media,
-        pool=held.pool.with_(backends=tuple(moved)),
+        pool=replace(held.pool, backends=tuple(moved)),
         options=held.options,
         out=out,
-        reuse=[run],
+        sources=[answers_of(run)],
     )
     counts: Counter[str] = Counter(runs=1)
     rows = list(exchanges(out / "tape.jsonl"))
-    first = min((round_of(row["call"]) for row in rows if is_main(row)), default=0)
+    first = min((row.round for row in rows if is_main(row)), default=0)
     for row in rows:
-        share = int("reused" in row)
+        share = int(bool(row.reused))
         for name, amount in amounts(row, first):
             counts[name] += amount
             counts[f"{name} reused"] += amount * share
@@ -88,20 +89,20 @@ def made_again(run: Path, q: Question, url: str, out: Path) -> Counter[str]:
     return counts
 
 
-def is_main(row: Row) -> bool:
-    return row["request"]["kind"] == "chat" and "/main/" in row["call"]
+def is_main(row: Exchange) -> bool:
+    return row.request["kind"] == "chat" and "/main/" in row.call
 
 
-def amounts(row: Row, first_round: int) -> Iterator[tuple[str, int]]:
+def amounts(row: Exchange, first_round: int) -> Iterator[tuple[str, int]]:
     """The columns in which an exchange counts, and how much."""
-    if row["request"]["kind"] != "chat":
+    if row.request["kind"] != "chat":
         yield "tools", 1
         return
     yield "main" if is_main(row) else "sub-agents", 1
-    if is_main(row) and round_of(row["call"]) == first_round:
+    if is_main(row) and row.round == first_round:
         yield "first", 1
-    if "answer" in row:
-        yield "tokens", row["answer"]["data"]["usage"]["total_tokens"]
+    if isinstance(row.outcome, Answer):
+        yield "tokens", row.outcome.value["data"]["usage"]["total_tokens"]
 
 
 def row_of(method: str, counts: Counter[str]) -> dict[str, object]:
@@ -144,7 +145,7 @@ def main(methods: list[str]) -> None:
             counts = sweep(method, asked, Path(folder))
             all_runs += counts
             rows.append(row_of(method, counts))
-    print(console.table(COLUMNS, [*rows, row_of("all", all_runs)]))
+    print(table(COLUMNS, [*rows, row_of("all", all_runs)]))
     print(f"reused of all calls; {time.monotonic() - began_s:.0f} s")
 
 

@@ -41,15 +41,13 @@ def main(n: int) -> None:
             made = rows(here / "fork")
             total["runs"] += 1
             total["calls"] += run.calls
-            total["kept"] += sum("kept" in row for row in made)
-            reused = [row for row in made if "reused" in row and "kept" not in row]
+            total["kept"] += sum(row.kept for row in made)
+            reused = [row for row in made if row.reused and not row.kept]
             total["reused later"] += len(reused)
-            own = {
-                (r["call"], str(r["answer"])) for r in rows(run.run) if "answer" in r
-            }
-            elsewhere = [r for r in reused if (r["call"], str(r["answer"])) not in own]
+            own = {(r.call, str(r.outcome)) for r in rows(run.run)}
+            elsewhere = [r for r in reused if (r.call, str(r.outcome)) not in own]
             total["of these, another call's"] += len(elsewhere)
-            total["made"] += sum("reused" not in row for row in made)
+            total["made"] += sum(not row.reused for row in made)
             total[f"changed {min(change)}"] += 1
             total[f"from round {k}"] += 1
     print(
