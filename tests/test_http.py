@@ -7,15 +7,18 @@ tests/tools/test_web.py and tests/attacks/test_network.py fetch pages over loopb
 
 import json
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import vcr.stubs
 
 from fixtures import record_cassettes
+from orchestra.command import pool_file
+from orchestra.kernel.tool import Environment
 from orchestra.methods.orchestra_o1 import stop_probability
-from orchestra.tools import search
-from tests.conftest import Chat, Price, Purse, Tape, pool_at
+from orchestra.tools import hearing, search
+from orchestra.tools.engines import Engine
+from tests.conftest import Chat, Pool, Price, Purse, Tape, Task, pool_at
 from tests.program import SPEECH
 from tests.scripted import Raw
 
@@ -48,6 +51,10 @@ def cassette(request, endpoint, monkeypatch):
         assert recording or played.all_played
         assert KEY not in path.read_text()
 
+    def read1(response, amount=-1, decode_content=None):  # vcrpy's knows no decode_content
+        return response._content.read1(amount)
+
+    monkeypatch.setattr(vcr.stubs.VCRHTTPResponse, "read1", read1)
     monkeypatch.setenv("KEY_OF_THE_TEST", KEY)
     monkeypatch.setenv("SERPER_API_KEY", KEY)
     return use
@@ -76,9 +83,10 @@ def test_a_decision_follows_the_schema_with_its_probability_and_cost(cassette, c
     assert reply.cost_usd == pytest.approx((purse.tokens - output + 10 * output) / 1e6)
 
 
-def test_the_only_model_of_a_server_is_found(cassette, chat):
+def test_the_only_model_of_a_server_is_found(cassette):
     with cassette("models", record_cassettes.MODEL_SERVER) as url:
-        assert with_model(chat, replace(backend_at(url), model="")).model == MODEL
+        (found,) = pool_file.with_models(pool_at(url, "")).backends
+    assert found.model == MODEL
 
 
 def test_a_rate_limited_call_waits_and_costs_nothing(cassette, chat, monkeypatch):
@@ -92,10 +100,15 @@ def test_a_rate_limited_call_waits_and_costs_nothing(cassette, chat, monkeypatch
 
 
 def test_a_transcription_sends_model_hint_and_sound(cassette, chat):
-    sound = SPEECH.read_bytes()
+    engine, task, purse = (
+        Engine("endpoint", MODEL, "whisper-1", 0.01),
+        Task("The equinox?"),
+        Purse(),
+    )
     with cassette("transcription", record_cassettes.transcription) as url:
-        about = "whisper-1", sound, "The equinox?", (purse := Purse()), 0.01
-        text = transcribe(chat, backend_at(url), *about)
+        pool = Pool((backend_at(url),), MODEL)
+        env = Environment(task, pool[MODEL], pool, chat, chat.tape, purse, Path())
+        text = hearing._transcription(env, engine, SPEECH.read_bytes(), minutes=1.0)
     assert "September 23" in text and purse.spent_usd == purse.paid_usd == 0.01
 
 

@@ -106,7 +106,7 @@ def test_an_interrupt_ends_the_run_and_the_line_that_it_prints_goes_on(stop, end
     named = "--method", f"{tmp_path}/own.py:Own", "--tools", tool_file(tmp_path)
     flags = "--model", "m", "--out", "my run", *named
     run = tmp_path / "my run"
-    with start(tmp_path, "?", *flags, at=held.server.url) as process:
+    with start(tmp_path, "--question", "?", *flags, at=held.server.url) as process:
         held.wait()
         in_use = called("--resume", run, *named, at=held.server.url)
         process.send_signal(stop)
@@ -116,7 +116,7 @@ def test_an_interrupt_ends_the_run_and_the_line_that_it_prints_goes_on(stop, end
     held.let_go.set()
     hint = shlex.split(err[err.index("continue with: ") :])
     assert sys.executable in hint
-    assert hint[hint.index("--resume") :] == ["--resume", str(run), *named]
+    assert hint[hint.index("resume") :] == ["resume", str(run), *named]
     assert called("--resume", run, *named, at=held.server.url).stdout == "42\n"
     assert len(held.server.requests) == 5 + 2
 
@@ -277,7 +277,7 @@ def test_a_run_whose_first_call_is_refused_is_kept_and_goes_on(endpoint, tmp_pat
     answers = iter([Raw(401, {}), complete("42")])
     server = endpoint(lambda request: next(answers))
     done = called("--question", "?", "--model", "m", "--out", tmp_path / "run", at=server.url)
-    assert f"--resume {tmp_path}/run" in line_of(done, 4)
+    assert f" resume {tmp_path}/run" in line_of(done, 4)
     again = called("--resume", tmp_path / "run", at=server.url, OPENAI_MODEL="m")
     assert (again.returncode, again.stdout) == (0, "42\n")
 
@@ -285,10 +285,12 @@ def test_a_run_whose_first_call_is_refused_is_kept_and_goes_on(endpoint, tmp_pat
 # ---- without an endpoint -------------------------------------------------------------------------
 
 
-def test_a_run_that_is_answered_says_so_and_another_one_what_it_needs(endpoint, tmp_path):
+def test_a_run_that_is_answered_asks_nothing_and_another_one_says_what_it_needs(endpoint, tmp_path):
     server = endpoint(lambda request: complete("42"))
     out = tmp_path / "run"
-    called("?", "--model", "m", "--out", out, at=server.url)
-    assert f"{out}: answered already; --replay {out} shows it" in line_of(called("--resume", out))
-    called("?", "--model", "m", "--out", tmp_path / "other", at="http://127.0.0.1:9/v1")
+    called("--question", "?", "--model", "m", "--out", out, at=server.url)
+    assert called("--resume", out, at=server.url).stdout == "42\n" and len(server.requests) == 1
+    called(
+        "--question", "?", "--model", "m", "--out", tmp_path / "other", at="http://127.0.0.1:9/v1"
+    )
     assert "no endpoint: set" in line_of(called("--resume", tmp_path / "other"))

@@ -94,7 +94,7 @@ def _upload(
     """One attempt. Its response is a completion with the text and the cost. Raises NoAnswer."""
     url = f"{backend.base_url.rstrip('/')}/audio/transcriptions"
     headers = {"authorization": f"Bearer {key_of(backend)}"}
-    files = {"file": ("audio.wav", sound)}
+    files = {"file": ("audio.wav", sound, "audio/x-wav")}
     upload = requests.Request("POST", url, headers, files, fields)
     response = deliver(url, upload.prepare, timeout_s)
     try:
