@@ -26,7 +26,7 @@ from fixtures.intranet import PORT
 from orchestra.command.runs import table
 from orchestra.evaluation.questions import Question, load
 from orchestra.kernel import prompts
-from orchestra.kernel.folder import read_manifest
+from orchestra.kernel.folder import read_events, read_manifest
 from orchestra.kernel.tape import Answer, Exchange, exchanges
 from orchestra.variation.reuse import answers_of
 from orchestra_min import orchestrate
@@ -84,7 +84,7 @@ def made_again(run: Path, q: Question, url: str, out: Path) -> Counter[str]:
         for name, amount in amounts(row, first):
             counts[name] += amount
             counts[f"{name} reused"] += amount * share
-    old = results.newest(results.rows_of(run.parent.parent))[q.id]
+    old = read_events(run)[-1]
     counts["changed"] = int(again.answer != old["answer"])
     return counts
 

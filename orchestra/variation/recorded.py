@@ -7,6 +7,7 @@ In pytest, use the fixture of the same name (pytest_plugin.py).
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import shutil
 from collections.abc import Mapping, Sequence
@@ -69,8 +70,7 @@ def recorded(
         new = folder.with_name(f"{folder.name}.new")
         return _put_in_place(folder, new, recorded(question, media, new, **how))
     held = read_manifest(folder)
-    events = read_events(folder)
-    is_finished = bool(events) and events[-1].get("finished") is True
+    is_finished = any(event.get("finished") for event in read_events(folder))
     is_changed = record_mode == "changed" and is_finished
     same_options = is_changed or _has_options(held, how)
     if not (same_options and _is_recording_of(held, question, media)):
@@ -78,18 +78,20 @@ def recorded(
         raise ConfigError(
             f"{folder} {problem}: remove it, or use --record-mode rewrite"
         )
-    if is_changed and not _has_settings(held, how):
-        return _make_again(question, media, folder, decisions, how)
-    again = {name: value for name, value in how.items() if name not in OF_RECORDING}
-    try:
-        if is_finished or record_mode == "none":
+    if is_changed:
+        return _replay_or_vary(question, media, folder, decisions, how)
+    again = _given_again(how)
+    if is_finished or record_mode == "none":
+        try:
             return replay(folder, **again)
-    except TapeMiss as miss:  # of the code of today, or of a tape that was cut
-        if is_changed:
-            return _make_again(question, media, folder, decisions, how)
-        if miss.differs or record_mode == "none":
-            raise
+        except TapeMiss as miss:  # of the code of today, or of a tape that was cut
+            if miss.differs or record_mode == "none":
+                raise
     return resume(folder, pool=_pool(how), **again)
+
+
+def _given_again(how: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in how.items() if name not in OF_RECORDING}
 
 
 def _record(
@@ -104,16 +106,19 @@ def _pool(how: Mapping[str, Any]) -> Pool:
     return pool if isinstance(pool, Pool) else with_models(choose(pool))
 
 
-def _make_again(
+def _replay_or_vary(
     question: str,
     media: Sequence[Any],
     folder: Path,
     decisions: bool,
     how: Mapping[str, Any],
 ) -> Outcome:
-    """A run that pays only for what the recording lacks. It takes the place of the recording.
-    Raises Changed, and then it stays next to it, as `out`.new.
+    """A replay, or else a run that pays only for what the recording lacks. It takes the place of
+    the recording. Raises Changed, and then it stays next to it, as `out`.new.
     """
+    if _has_settings(read_manifest(folder), how):
+        with contextlib.suppress(TapeMiss):
+            return replay(folder, **_given_again(how))
     new = folder.with_name(f"{folder.name}.new")
     if new.exists():  # of an earlier attempt: nothing of it is paid twice
         new.rename(new.with_name(f"{new.name}.{len(_earlier(new)) + 1}"))
