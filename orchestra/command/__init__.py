@@ -1,0 +1,325 @@
+"""The command: `main(words)` is a run, a replay, a resume, or a program of another layer.
+
+flags.py      the flags of a run, and errors   recording.py  a run that is paid for
+terminal.py   what is printed                  pool_file.py  the models
+outside.py    checks of a folder from others   names.py      FILE.py:NAME becomes an object
+signals.py    Ctrl-C and SIGTERM               trust.py      what must be allowed again
+runs.py       the list of runs                 redact.py     keys in texts
+status.py     who is at work                   log.py        RUN/log.txt
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orchestra_min
+from orchestra.command import flags, outside, terminal
+from orchestra.command.terminal import interruption, put, tell
+from orchestra.kernel.folder import Manifest, read_manifest
+from orchestra.kernel.tape import Cancelled
+from orchestra.kernel.vocabulary import ConfigError
+from orchestra_min import Outcome
+
+if TYPE_CHECKING:
+    from orchestra.command.redact import Redact
+
+PROGRAM = "orchestra-min"
+PROGRAMS = {  # of other layers, and the function that runs them
+    "report": "orchestra.report.command:main",
+    "explain": "orchestra.report.explain:main",
+    "diff": "orchestra.variation.diff:main",
+    "evaluate": "orchestra.evaluation.command:main",
+    "masbench": "orchestra.curation.masbench:main",
+    "curate": "orchestra.curation.curate:main",
+    "optimize-prompt": "orchestra.curation.optimize_prompt:main",
+}
+VERBS = ("replay", "resume", "runs", "help", "version")
+EXTENSION = re.compile(r"\S+\.[A-Za-z][A-Za-z0-9]{0,4}")
+DAMAGE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+)
+WHY_CHARS = 200
+SCRIPT = Path(orchestra_min.__file__)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one command. Returns the exit code; see --help."""
+    verb, *rest = words or [""]
+    if verb in PROGRAMS:
+        return _start_program(verb, rest)
+    if verb in ("help", "version"):
+        words = [f"--{verb}"]
+    command = Command(words)
+    interruption.last_words = lambda: command.stopped(Cancelled("interrupted"))
+    try:
+        return command.run()
+    except flags.ENDS as error:
+        is_interrupted = interruption.cancelled.is_set()
+        return command.stopped(Cancelled("interrupted") if is_interrupted else error)
+    except Exception as error:  # a bug, here or in the user's Python
+        if isinstance(error, RuntimeError) and "start new thread" in str(error):
+            return command.stopped(error)
+        error.add_note(command.way_on())
+        raise
+
+
+def _start_program(verb: str, rest: Sequence[str]) -> int:
+    module, _, function = PROGRAMS[verb].partition(":")
+    try:
+        program: Callable[[Sequence[str]], int] = getattr(
+            import_module(module), function
+        )
+    except ModuleNotFoundError as error:
+        if not module.startswith(error.name or "?"):
+            raise
+        tell(f"{PROGRAM}: {verb} is not installed here ({module} is missing)")
+        return 2
+    return program(list(rest))
+
+
+class Command:
+    """The words of a command line, and the run that they start."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = words
+        self.args: argparse.Namespace | None = None
+        self.folder: Path | None = None  # of the run, once it may begin
+        self.redact: terminal.Text = str
+
+    def run(self) -> int:
+        """Returns the exit code."""
+        verb, *rest = self.words or [""]
+        if verb == "runs":
+            return _list_runs(rest)
+        words = self.words
+        if verb in ("replay", "resume"):
+            words = _with_flag(verb, rest)
+        self.args = a = flags.read(words, PROGRAM, is_resume=verb == "resume")
+        if a.replay:
+            outcome = _replay(a)
+        else:
+            from orchestra.command.recording import record
+
+            if not a.resume:
+                _read_question(a)
+            outcome = record(a, self.began)
+        terminal.report(outcome, a, self.redact)
+        if not (a.quiet or a.replay):
+            _tell_what_changed(a, outcome.run)
+        return int(outcome.state != "answered")
+
+    def began(self, folder: Path, redact: Redact) -> None:
+        self.folder = folder
+        self.redact = redact.text
+
+    def stopped(self, error: BaseException) -> int:
+        """Print what ended the command, and how to go on. Returns the exit code."""
+        row = terminal.row_of_error(error, self.folder)
+        if "--json" in self.words:
+            with suppress(OSError):  # it may be the error
+                put(self.redact(json.dumps(row)))
+        if row["calls"] and "--quiet" not in self.words:
+            tell(f"{terminal.figures(row)}, {self.folder}")
+        way_on = "" if isinstance(error, ConfigError) else self.way_on()
+        line = terminal.printable(self.redact(row["why"]), kept="\n")
+        tell(f"{PROGRAM}: {line}{way_on and f'; {way_on}'}")
+        return flags.exit_code(error)
+
+    def way_on(self) -> str:
+        """How to continue the run; "" if there is none."""
+        if (
+            self.args is None
+            or self.folder is None
+            or not (self.folder / "run.json").exists()
+        ):
+            return ""
+        return f"continue with: {_resume_command(self.folder, self.args)}"
+
+
+# ---- the words -----------------------------------------------------------------------------------
+
+
+def _with_flag(verb: str, rest: Sequence[str]) -> list[str]:
+    """`replay RUN ...` as the flag --replay RUN."""
+    if rest and rest[0] == "--help":
+        return ["--help"]
+    if not rest or rest[0].startswith("--"):
+        raise ConfigError(f"{verb}: name a run, as in {PROGRAM} {verb} runs/DIR")
+    return [f"--{verb}", *rest]
+
+
+def _list_runs(words: Sequence[str]) -> int:
+    from orchestra.command.runs import list_runs
+
+    p = flags.OneLineParser(
+        prog=f"{PROGRAM} runs", description="List the runs in a folder."
+    )
+    p.add_argument("folder", metavar="DIR", type=Path, nargs="?", default=Path("runs"))
+    p.add_argument("--json", action="store_true", help="as a JSON list")
+    a = p.parse_args(list(words))
+    return list_runs(a.folder, a.json)
+
+
+def _read_question(a: argparse.Namespace) -> None:
+    """Set `question` and `files` from the words without a flag: after a question in quotes, and
+    with --question, they are files. Without quotes they are the question; those at its end that are
+    files belong to it. What may be a misspelled command or file is refused. Raises ConfigError.
+    """
+    words = list(a.words)
+    files = []
+    if a.question is None:
+        if not words:
+            raise ConfigError(
+                'the question is missing: orchestra-min "..." FILE, or make demo'
+            )
+        _check_first_word(words)
+        is_quoted = len(words[0].split()) > 1 or all(
+            Path(w).is_file() for w in words[1:]
+        )
+        if is_quoted:
+            a.question = words.pop(0)
+        else:
+            while len(words) > 1 and Path(words[-1]).is_file():
+                files.insert(0, words.pop())
+            _check_no_file(words)
+            a.question = " ".join(words)
+            words = []
+    for word in words:
+        if not Path(word).is_file():
+            advice = "put the whole question into one pair of quotes"
+            raise ConfigError(f"{word}: there is no such file; or, {advice}")
+    a.files = [(kind, path) if kind else path for kind, path in a.file]
+    a.files += [Path(word) for word in [*words, *files]]
+    if a.question == "-":
+        a.question = sys.stdin.buffer.read().decode("utf-8", "replace")
+    if not a.question.strip():
+        raise ConfigError("the question is empty; give it a text")
+
+
+def _check_first_word(words: Sequence[str]) -> None:
+    """Raises ConfigError for a first word that may be a command or a file, or is alone."""
+    first = words[0]
+    if Path(first).is_file():
+        quoted = shlex.quote(first)
+        raise ConfigError(
+            f'{first} is a file; the question comes first: {PROGRAM} "..." {quoted}'
+        )
+    if len(first.split()) > 1:
+        return
+    near = difflib.get_close_matches(
+        first.lower(), [*PROGRAMS, *VERBS], n=1, cutoff=0.75
+    )
+    asked = "a question in quotes, or with --question, is one"
+    if near:
+        raise ConfigError(
+            f"{first} is not a command; did you mean {near[0]}? ({asked})"
+        )
+    if len(words) == 1:
+        raise ConfigError(f"{first} is not a command (see --help); {asked}")
+
+
+def _check_no_file(words: Sequence[str]) -> None:
+    """Raises ConfigError for a word that looks like a file that is not there."""
+    for word in words:
+        if EXTENSION.fullmatch(word):
+            advice = "put a question that names it into quotes"
+            raise ConfigError(f"{word}: there is no such file; {advice}")
+
+
+# ---- a replay ------------------------------------------------------------------------------------
+
+
+def _replay(a: argparse.Namespace) -> Outcome:
+    """Raises ConfigError, TapeMiss."""
+    folder = a.replay
+    outside.check_run(folder)
+    stored = read_manifest(folder)
+    given: dict[str, Any] = {}
+    with ExitStack() as stack, terminal.progress(a, str) as listeners:
+        if a.set.keys() - {"parallel"} or _needs_more(stored):
+            from orchestra.command import recording, trust
+            from orchestra.command.redact import Redact
+
+            given, resolve = trust.objects_again(a, folder, stored, stack, Redact())
+            given |= recording.changes(a, folder, stored, resolve, given)
+        try:
+            return orchestra_min.replay(folder, listeners, a.parallel, **given)
+        except DAMAGE as error:
+            if given:  # Python of the user may have raised it
+                raise
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:WHY_CHARS]
+            raise ConfigError(
+                f"{folder} is damaged, or of another version ({why})"
+            ) from error
+
+
+def _needs_more(stored: Manifest) -> bool:
+    """Whether a replay needs Python of the user, or a layer that changed the run."""
+    options = stored.options
+    names = ":" in f"{options.method}{options.agent}" or options.agent == "mini-swe"
+    own = any(options.more.get(name) for name in ("tools", "mcp"))
+    return (
+        names
+        or own
+        or any(stored.more.get(n) for n in ("earlier", "what_if", "parent"))
+    )
+
+
+# ---- afterwards ----------------------------------------------------------------------------------
+
+
+def _tell_what_changed(a: argparse.Namespace, folder: Path) -> None:
+    """After a fork, or a run that reused another: what was reused and paid, and where they part."""
+    is_fork = a.from_round is not None or a.what_if
+    for before in ([a.resume] if is_fork else a.reuse)[:1]:
+        for line in import_module("orchestra.variation.diff").lines_of(before, folder):
+            tell(line)
+
+
+def _resume_command(folder: Path, a: argparse.Namespace) -> str:
+    """The command with each permission that a resume needs again."""
+    words = ["resume", str(folder.absolute())]
+    for flag, path in (("--backends", a.backends), ("--workdir", a.workdir)):
+        words += [flag, str(path.absolute())] if path else []
+    reused = [*a.reuse]
+    if (
+        a.resume and a.resume.absolute() != folder.absolute()
+    ):  # a fork may reuse its run
+        is_reused = a.resume.resolve().name in read_manifest(folder).more.get(
+            "reuse", ()
+        )
+        reused = [a.resume, *reused] if is_reused else reused
+    if reused:
+        words += ["--reuse", ",".join(str(run.absolute()) for run in reused)]
+    for flag, name in (("--method", a.method), ("--agent", a.agent)):
+        words += [flag, _absolute(name)] if ":" in (name or "") else []
+    for tool in a.tools or ():
+        words += ["--tools", _absolute(tool)]
+    for flag, values in (("--mcp", a.mcp), ("--allow-host", a.allow_host)):
+        for value in values or ():
+            words += [flag, value]
+    words += ["--unsafe-code"] if a.unsafe_code else []
+    program = [PROGRAM] if shutil.which(PROGRAM) else [sys.executable, str(SCRIPT)]
+    return shlex.join([*program, *words])
+
+
+def _absolute(spec: str) -> str:
+    """FILE.py:NAME with the whole path; package.module:NAME as it is."""
+    where, _, name = spec.rpartition(":")
+    return f"{Path(where).absolute()}:{name}" if where.endswith(".py") else spec

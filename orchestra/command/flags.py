@@ -1,0 +1,388 @@
+"""The flags of a run, and the errors of a command: each is one line on standard error."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from orchestra import parts
+from orchestra.command.terminal import interruption, printable, tell, why_of
+from orchestra.kernel.folder import Options
+from orchestra.kernel.tape import Cancelled, DiskFull, TapeMiss
+from orchestra.kernel.vocabulary import BudgetExceeded, ConfigError, EndpointError
+
+KINDS = ("image", "audio", "video", "file")
+HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+|[0-9a-fA-F:]+)(:\d{1,5})?")
+MOST = 10_000  # of a count
+MOST_S = 86_400.0
+Read = Callable[[str], Any]
+
+# ---- errors --------------------------------------------------------------------------------------
+
+EXIT_CODES: dict[type[BaseException], int] = {
+    BudgetExceeded: 1,
+    ConfigError: 2,
+    DiskFull: 2,
+    OSError: 2,
+    TapeMiss: 3,
+    EndpointError: 4,
+    MemoryError: 4,
+    KeyboardInterrupt: 130,
+    Cancelled: 130,
+}
+ENDS = tuple(EXIT_CODES)
+
+
+def exit_code(error: BaseException) -> int:
+    return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+
+
+def run_program(name: str, work: Callable[[], int | None]) -> int:
+    """Run `work` and return its exit code. An error is one line on standard error."""
+
+    def stopped(error: BaseException) -> int:
+        tell(f"{name}: {printable(why_of(error))}")
+        return exit_code(error)
+
+    interruption.last_words = lambda: stopped(Cancelled("interrupted"))
+    try:
+        return work() or 0
+    except ENDS as error:
+        is_interrupted = interruption.cancelled.is_set()
+        return stopped(Cancelled("interrupted") if is_interrupted else error)
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Without the usage that argparse prints above an error."""
+
+    def error(self, message: str) -> NoReturn:
+        problem = " ".join(message.removeprefix("argument ").split())
+        raise ConfigError(f"{problem} (see --help)")
+
+
+# ---- values --------------------------------------------------------------------------------------
+
+
+def _checked(
+    read: Callable[[str], float], is_right: Callable[[Any], bool], wanted: str
+) -> Read:
+    """Reads a value. argparse and `option` show the error's text behind the flag."""
+
+    def value(text: str) -> Any:
+        try:
+            if is_right(found := read(text)):
+                return found
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+
+    return value
+
+
+count = _checked(int, lambda n: 1 <= n <= MOST, f"a whole number from 1 to {MOST}")
+money = _checked(float, lambda n: 0 <= n <= 1e9, "an amount in USD")
+seconds = _checked(float, lambda n: 0 < n <= MOST_S, "a number of seconds")
+pause = _checked(float, lambda n: 0 <= n <= MOST_S, "a number of seconds")
+
+
+def _host(text: str) -> str:
+    if not HOST.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST or HOST:PORT")
+    return text
+
+
+def _file(text: str) -> tuple[str, Path]:
+    """[KIND:]PATH"""
+    kind, colon, path = text.partition(":")
+    return (kind, Path(path)) if colon and kind in KINDS else ("", Path(text))
+
+
+def _folders(text: str) -> tuple[Path, ...]:
+    return tuple(Path(name) for name in text.split(","))
+
+
+# ---- the flags -----------------------------------------------------------------------------------
+
+Row = tuple[str, str, Read, str]  # flag, metavar or ""; what reads it; help
+GROUPS: dict[str, tuple[Row, ...]] = {
+    "ask": (
+        ("question", "TEXT", str, "the question, if not the first word; - reads stdin"),
+        ("file", "[KIND:]PATH", _file, f"a file; KIND: {', '.join(KINDS)}; repeatable"),
+        ("out", "RUN", Path, "folder of this run (default: runs/<time>)"),
+        ("json", "", bool, "print one JSON object instead of the answer alone"),
+        ("verbose", "", bool, "show each step: thought, action, observation and cost"),
+        ("quiet", "", bool, "no progress and no notes on standard error"),
+    ),
+    "models": (
+        (
+            "model",
+            "NAME",
+            str,
+            "the main agent's model; not needed if only one is served",
+        ),
+        ("backends", "FILE", Path, "a pool of models (docs/models.md)"),
+        (
+            "prompts",
+            "full|small",
+            str,
+            "the paper's prompts, or prompts for small models",
+        ),
+        ("timeout", "S", seconds, "time limit of one attempt of a call (default: 120)"),
+    ),
+    "spend": (
+        (
+            "budget",
+            "USD",
+            money,
+            "spending limit; calls that could exceed it are not started",
+        ),
+        ("rounds", "N", count, "most rounds (default: the method's own)"),
+        ("steps", "N", count, "most steps of a sub-agent (default: 30)"),
+        ("k-max", "N", count, "most sub-tasks of a round, K_max (default: no limit)"),
+        ("parallel", "N", count, "sub-tasks that run in parallel (default: 8)"),
+    ),
+    "record and replay": (
+        ("replay", "RUN", Path, "run again from the tape, offline"),
+        ("resume", "RUN", Path, "continue a run; pays only for what is missing"),
+        (
+            "reuse",
+            "RUN[,RUN]",
+            _folders,
+            "take the answers to equal requests from these runs",
+        ),
+    ),
+    "swap": (
+        (
+            "method",
+            "NAME",
+            str,
+            f"who decides: {', '.join(parts.METHODS)} or FILE.py:NAME",
+        ),
+        ("agent", "NAME", str, "who does a sub-task: react, mini-swe or FILE.py:NAME"),
+        ("tools", "FILE.py:NAME", str, "a tool of your own; repeatable"),
+        ("mcp", "COMMAND", str, "command of an MCP server, or its URL; repeatable"),
+        (
+            "option",
+            "NAME=VALUE",
+            str,
+            "an option without a flag (docs/options.md); repeatable",
+        ),
+        ("workdir", "REPO", Path, "mini-swe works in a copy of this git repository"),
+    ),
+    "safety": (
+        (
+            "allow-host",
+            "HOST[:PORT]",
+            _host,
+            "internal host that pages may come from; repeatable",
+        ),
+        ("unsafe-code", "", bool, "run code of models without a sandbox (SECURITY.md)"),
+    ),
+}
+OF_A_FORK = (
+    ("from-round", "N", count, "a new run that keeps the rounds before N"),
+    (
+        "what-if",
+        "PLACE=JSON",
+        str,
+        "a new run in which this is decided, found or seen; repeatable",
+    ),
+)
+REPEATED = ("file", "tools", "mcp", "option", "allow-host", "what-if")
+# The option that a flag sets, if it has another name
+OPTIONS = {
+    "budget": "budget_usd",
+    "timeout": "timeout_s",
+    "allow_host": "allow_hosts",
+    **{
+        name: name
+        for name in ("method", "agent", "prompts", "rounds", "steps", "k_max")
+    },
+    **{name: name for name in ("parallel", "tools", "mcp", "unsafe_code")},
+}
+OWN_OPTIONS = {
+    "patience_s": pause,
+    "context_tokens": count,
+}  # of the kernel, without a flag
+# What may be given to a replay, and to a resume that is not a fork; the rest is in run.json
+TO_A_REPLAY = (
+    "replay",
+    "json",
+    "verbose",
+    "quiet",
+    "parallel",
+    "method",
+    "agent",
+    "tools",
+)
+TO_A_RESUME = (
+    *("resume", "json", "verbose", "quiet", "parallel", "method", "agent", "tools"),
+    *(
+        "backends",
+        "timeout",
+        "reuse",
+        "mcp",
+        "workdir",
+        "allow_host",
+        "unsafe_code",
+        "option",
+    ),
+)
+EPILOG = """commands, each with its own --help:
+  resume RUN  replay RUN  runs [DIR]  report  explain  diff  evaluate  masbench
+  curate  optimize-prompt
+environment: OPENAI_API_KEY is the key, OPENAI_BASE_URL the endpoint (default: OpenAI's)
+exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint,
+  130, 143 or 129 interrupted (Ctrl-C, SIGTERM or SIGHUP)"""
+
+
+def parser(program: str, is_resume: bool = False) -> argparse.ArgumentParser:
+    p = OneLineParser(
+        prog=program,
+        description="Answer a question over text, images, audio, video and other files.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    about = "the question in quotes, then files of any kind"
+    p.add_argument("words", nargs="*", metavar="QUESTION [FILE ...]", help=about)
+    fork = {"resume": OF_A_FORK} if is_resume else {}
+    for title, rows in {**fork, **GROUPS}.items():
+        group = p.add_argument_group(title)
+        for flag, metavar, read, text in rows:
+            how: dict[str, Any] = {"action": "store_true"}
+            if metavar:
+                how = {"metavar": metavar, "type": read}
+            if flag in REPEATED:
+                how["action"] = "append"
+            if flag == "prompts":
+                how["choices"] = metavar.split("|")
+            group.add_argument(f"--{flag}", help=text, **how)
+    p.add_argument("--version", action="version", version=_version())
+    return p
+
+
+def _version() -> str:
+    from orchestra import __version__
+
+    return __version__
+
+
+def read(
+    words: Sequence[str], program: str, is_resume: bool = False
+) -> argparse.Namespace:
+    """The flags, with `given`: the names of those on this command line, `set`: the options that
+    they set, and `options`. Raises ConfigError.
+    """
+    p = parser(program, is_resume)
+    a = p.parse_intermixed_args(list(words))
+    vars(a).setdefault("words", [])
+    a.given = set(vars(a)) - {"words"}
+    missing = {name: None for name in _names() if name not in a.given}
+    a.set = {OPTIONS[name]: vars(a)[name] for name in OPTIONS if name in a.given}
+    for name, value in missing.items():
+        setattr(a, name, value)
+    for name in ("file", "reuse", "what_if", "option"):
+        setattr(a, name, vars(a)[name] or ())
+    _check_together(a)
+    a.options = Options.of(**a.set)
+    if a.replay is None and a.resume is None:
+        a.set |= own_options(a.options, a.option)
+        a.options = Options.of(**a.set)
+        _check_use(a.options)
+    return a
+
+
+def _names() -> list[str]:
+    rows = [row for group in (*GROUPS.values(), OF_A_FORK) for row in group]
+    return [flag.replace("-", "_") for flag, *_ in rows]
+
+
+def of_runs(words: Sequence[str], program: str = "evaluate run") -> argparse.Namespace:
+    """The flags of each run of a sweep. Raises ConfigError for those of one run."""
+    a = read(words, program)
+    of_one = ("question", "file", "out", "json", "replay", "resume", "reuse", "workdir")
+    for name in of_one:
+        if name in a.given:
+            raise ConfigError(f"--{name}: is for one run; leave it out")
+    if a.words:
+        raise ConfigError(f"{a.words[0]}: questions come from --data; leave it out")
+    return a
+
+
+def _check_together(a: argparse.Namespace) -> None:
+    """Raises ConfigError for flags that do not go together."""
+    folder = a.replay or a.resume
+    if a.replay and a.resume:
+        raise ConfigError("--replay and --resume: give one of them")
+    if not folder:
+        return
+    if a.words:
+        raise ConfigError(
+            f"{a.words[0]}: the question is stored in {folder}; leave it out"
+        )
+    is_fork = a.from_round is not None or bool(a.what_if)
+    allowed = TO_A_REPLAY if a.replay else TO_A_RESUME
+    fixed = {"question", "file"} if is_fork else a.given - set(allowed)
+    for name in sorted(fixed & a.given):
+        raise ConfigError(
+            f"--{name.replace('_', '-')}: is stored in {folder}; leave it out"
+        )
+
+
+def _check_use(options: Options) -> None:
+    """Raises ConfigError for an option that the method does not use."""
+    if ":" in options.method:
+        return
+    method = parts.method_class(options)
+    name = options.method or parts.METHOD
+    if options.rounds and method.rounds == 1:
+        raise ConfigError(f"--rounds: --method {name} has one round")
+    if options.more.get("prompts") == "small" and name not in parts.SMALL_METHODS:
+        owners = " or ".join(parts.SMALL_METHODS)
+        raise ConfigError(f"--prompts small: belongs to --method {owners}")
+    if options.agent == "mini-swe" and name != "aorchestra":
+        raise ConfigError("--agent mini-swe: belongs to --method aorchestra")
+    if ":" not in options.agent and options.agent not in ("", "react", "mini-swe"):
+        known = "one of react, mini-swe, or FILE.py:NAME"
+        raise ConfigError(f"--agent {options.agent}: {known}")
+
+
+def own_options(options: Options, words: Sequence[str]) -> dict[str, Any]:
+    """The options of --option NAME=VALUE, or NAME=@FILE: those of the kernel that have no flag, and
+    what the method declares. Raises ConfigError.
+    """
+    found = {}
+    known: Mapping[str, Read] = OWN_OPTIONS
+    if words:
+        known = {**OWN_OPTIONS, **_declared(options)}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or name not in known:
+            raise ConfigError(
+                f"--option {word}: needs NAME=VALUE; names: {', '.join(known)}"
+            )
+        try:
+            if text.startswith("@"):
+                text = Path(text[1:]).read_text(encoding="utf-8-sig")
+            found[name] = known[name](text)
+        except (ValueError, argparse.ArgumentTypeError) as error:
+            raise ConfigError(f"--option {name}: {error}") from None
+        except OSError as error:
+            raise ConfigError(f"--option {name}={text}: {error.strerror}") from None
+    return found
+
+
+def _declared(options: Options) -> Mapping[str, Read]:
+    """The options of the method's class."""
+    if ":" in options.method:
+        from orchestra.command.names import load
+
+        method = load(options.method, f"--method {options.method}")
+    else:
+        method = parts.method_class(options)
+    return getattr(method, "options", {})

@@ -1,0 +1,221 @@
+"""What a command pays for: a new run, a resume, a fork. Each checks all that it can before it starts."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import orchestra_min
+from orchestra import parts
+from orchestra.command import flags, names, outside, pool_file, terminal, trust
+from orchestra.command.log import logged_in
+from orchestra.command.redact import Redact
+from orchestra.command.terminal import interruption
+from orchestra.kernel.folder import Manifest, Options, read_manifest
+from orchestra.kernel.vocabulary import ConfigError, Pool
+from orchestra_min import Outcome
+
+Began = Callable[
+    [Path, Redact], object
+]  # told the folder of the run, and what redacts its texts
+
+
+def record(a: argparse.Namespace, began: Began) -> Outcome:
+    """The run of a command line. Raises ConfigError before anything is paid."""
+    with ExitStack() as stack:
+        if a.resume is None:
+            return _new_run(a, began, stack)
+        if a.from_round is None and not a.what_if:
+            return _resume(a, began, stack)
+        return _fork(a, began, stack)
+
+
+def default_folder() -> Path:
+    """runs/<time to the millisecond>"""
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"[:-3]
+
+
+def _new_run(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
+    media = parts.check_media(a.files)
+    pool, redact = _pool(a)
+    folder = a.out or default_folder()
+    options = orchestra_min.with_defaults(a.options)
+    given = _at_shell(a, folder, options, bool(media))
+    sources, reused = _answers(a.reuse)
+    pool = pool_file.with_models(pool)
+    named = names.objects(options, folder / "mcp.log", redact)
+    objects, more = stack.enter_context(named)
+    more = {**more, **reused}
+    if a.workdir:
+        more["workdir"] = str(a.workdir.absolute())
+    began(folder, redact)
+    with _listening(a, folder, redact) as how:
+        given = {
+            **how,
+            **given,
+            **objects,
+            "sources": sources,
+            "redact": redact,
+            "more": more,
+        }
+        return orchestra_min.orchestrate(
+            a.question, media, pool, options, folder, **given
+        )
+
+
+def _resume(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
+    folder = a.resume
+    stored = _stored(folder)
+    named, redact = _pool(a)
+    pool = trust.reached(folder, stored.pool, named)
+    _tell_moved(stored.pool, pool)
+    given, resolve = trust.objects_again(a, folder, stored, stack, redact)
+    given |= changes(a, folder, stored, resolve, given)
+    own = flags.own_options(stored.options, a.option)
+    times = {name: {**a.set, **own}.get(name) for name in ("timeout_s", "patience_s")}
+    set_again = {name: value for name, value in times.items() if value is not None}
+    options = replace(stored.options, **set_again)
+    sources, _ = _answers(a.reuse)
+    began(folder, redact)
+    with _listening(a, folder, redact) as how:
+        how |= {**given, "sources": sources, "redact": redact, "options": options}
+        return orchestra_min.resume(folder, pool, parallel=a.parallel, **how)
+
+
+def _fork(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
+    from orchestra.variation import fork, what_if
+
+    stored = _stored(a.resume)
+    named, redact = _pool(a)
+    pool = _pool_of_fork(a, stored.pool, named)
+    short = {
+        names.short_name(spec): spec for spec in stored.options.more.get("tools", ())
+    }
+    changed = dict(a.set)
+    if "tools" in changed:  # a file may have moved
+        changed["tools"] = [short.get(names.short_name(t), t) for t in changed["tools"]]
+    changed |= flags.own_options(
+        Options.of(**{**stored.options.row(), **changed}), a.option
+    )
+    options = Options.of(**{**stored.options.row(), **changed})
+    trusted = replace(stored, more={**stored.more, "reuse": ()})  # a fork names its own
+    given, resolve = trust.objects_again(a, a.resume, trusted, stack, redact, options)
+    folder = a.out or default_folder()
+    given |= _at_shell(a, folder, options, bool(stored.media))
+    began(folder, redact)
+    with _listening(a, folder, redact) as how:
+        how |= {**given, "redact": redact, "resolve": resolve}
+        how["reuse"] = [a.resume, *a.reuse] if a.model else a.reuse
+        how |= {"what_if": what_if.given(a.what_if), "pool": pool, "options": changed}
+        return fork.run_fork(a.resume, folder, a.from_round, **how)
+
+
+def _pool_of_fork(a: argparse.Namespace, stored: Pool, named: Pool) -> Pool:
+    """The models from now on: those of the run, with another main one if it has that; or another
+    pool, if one is named that differs in more than its addresses. Raises ConfigError.
+    """
+    from orchestra.variation.fork import has_models_of
+
+    if a.model in stored.names:
+        return replace(trust.reached(a.resume, stored, named), main=a.model)
+    if a.model or (a.backends and not has_models_of(named, stored)):
+        kept = stored.main in named.names and not a.model
+        return pool_file.with_models(
+            replace(named, main=stored.main if kept else named.main)
+        )
+    return trust.reached(a.resume, stored, named)
+
+
+# ---- what they need ------------------------------------------------------------------------------
+
+
+def _stored(folder: Path) -> Manifest:
+    """The run.json of a folder that may come from someone else. Raises ConfigError."""
+    outside.check_run(folder)
+    return read_manifest(folder)
+
+
+def _pool(a: argparse.Namespace) -> tuple[Pool, Redact]:
+    """The pool that is named on this command line, and what redacts its keys. Raises ConfigError."""
+    pool = pool_file.choose(a.backends, a.model)
+    servers = a.mcp or ()
+    redact = Redact([*pool_file.keys_of([pool]), *names.variables(servers)])
+    pool_file.check(pool, a.budget, redact)
+    for text, flag in [(server, "--mcp") for server in servers] + [
+        (str(value), f"--option {name}") for name, value in a.options.more.items()
+    ]:
+        if redact.finds(text):
+            raise ConfigError(
+                f"{flag}: has a key in it; name its variable instead: '$MY_KEY'"
+            )
+    return pool, redact
+
+
+def _answers(runs: Sequence[Path]) -> tuple[list[Any], dict[str, Any]]:
+    """The sources of --reuse, and what run.json says of them. Raises ConfigError."""
+    if not runs:
+        return [], {}
+    from orchestra.variation.reuse import answers_of, name_of
+
+    for run in runs:
+        outside.check_run(run)
+    return [answers_of(*runs)], {"reuse": [name_of(run) for run in runs]}
+
+
+def _at_shell(
+    a: argparse.Namespace, folder: Path, options: Options, has_media: bool
+) -> dict[str, Any]:
+    """What gives mini-SWE sub-agents their shell. Raises ConfigError."""
+    if options.agent != "mini-swe":
+        if a.workdir:
+            raise ConfigError("--workdir: needs --agent mini-swe")
+        return {}
+    from orchestra.coding import at_shell
+
+    at_shell.check(options, a.workdir, has_media)
+    return {"change": at_shell.change_of(folder, a.workdir, terminal.tell)}
+
+
+def changes(
+    a: argparse.Namespace,
+    folder: Path,
+    stored: Manifest,
+    resolve: trust.Resolve,
+    given: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What changes the parts of a run again, as its run.json says: a shell, or what varies it."""
+    found: dict[str, Any] = {}
+    if stored.options.agent == "mini-swe":
+        from orchestra.coding import at_shell
+
+        found = {"change": at_shell.change_of(folder, a.workdir)}
+    if any(stored.more.get(name) for name in ("earlier", "what_if", "parent")):
+        from orchestra.variation import fork
+
+        found = {"change": fork.change_of(folder, resolve, {**given, **found})}
+    return found
+
+
+@contextmanager
+def _listening(
+    a: argparse.Namespace, folder: Path, redact: Redact
+) -> Iterator[dict[str, Any]]:
+    """The listeners of a run, and what ends it."""
+    interruption.running.append(folder)
+    with terminal.progress(a, redact.text) as shown, logged_in(folder) as log:
+        yield {"listeners": (log, *shown), "cancelled": interruption.cancelled}
+    interruption.running.remove(folder)
+
+
+def _tell_moved(stored: Pool, now: Pool) -> None:
+    """Tell the user which backends are called elsewhere than in the recording."""
+    for old, new in zip(stored.backends, now.backends, strict=True):
+        if old.base_url != new.base_url:
+            terminal.tell(
+                f"{new.name} is called at {new.base_url}, not at {old.base_url}"
+            )

@@ -1,0 +1,83 @@
+"""orchestra-min runs [DIR]: one row for each run in a folder. And rows as a table of plain text."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestra.command.outside import runs_in
+from orchestra.command.terminal import printable, put
+from orchestra.kernel.vocabulary import ConfigError
+
+LISTED = "run method state cost_usd date answer question"
+CELL_CHARS = 40
+
+
+def list_runs(folder: Path, as_json: bool) -> int:
+    """Returns the exit code. Raises ConfigError."""
+    if not folder.is_dir():
+        raise ConfigError(f"runs {folder}: no such folder; name one that has runs")
+    runs = [folder] if (folder / "run.json").exists() else runs_in(folder, depth=2)
+    rows = []
+    for run in runs:
+        name = run.name if run == folder else run.relative_to(folder).as_posix()
+        try:
+            rows.append({"run": name, **_row_of(run)})
+        except (ConfigError, OSError) as error:
+            rows.append({"run": name, "state": "damaged", "why": str(error)})
+    put(json.dumps(rows) if as_json else table_with_why(LISTED, rows))
+    return 0
+
+
+def _row_of(run: Path) -> dict[str, Any]:
+    from orchestra.report.totals import summary
+
+    seen = summary(run)
+    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(seen.date_s))
+    return {
+        "method": seen.method,
+        "state": seen.ending.state,
+        "why": seen.ending.why,
+        "answer": seen.answer,
+        "cost_usd": seen.totals.cost_usd,
+        "date": date,
+        "question": seen.question,
+    }
+
+
+def table(
+    columns: str, rows: Iterable[Mapping[str, Any]], width: int = CELL_CHARS
+) -> str:
+    """Rows below a header. `width`: the most characters of a cell."""
+    names = columns.split()
+    lines = [names]
+    for row in rows:
+        texts = [_cell(row.get(name)) for name in names]
+        lines.append([printable(" ".join(text.split()))[:width] for text in texts])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(_padded(line, widths) for line in lines)
+
+
+def table_with_why(columns: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line for each run, and below it why it ended early."""
+    head, *lines = table(columns, rows).splitlines()
+    shown = [head]
+    for row, line in zip(rows, lines, strict=True):
+        shown.append(line)
+        if row["why"]:
+            shown.append(f"    why: {printable(' '.join(row['why'].split()))}")
+    return "\n".join(shown)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _padded(line: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+    return "  ".join(cells).rstrip()
