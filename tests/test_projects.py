@@ -20,24 +20,26 @@ from tests.conftest import ROOT
 from tests.program import CLOCK, PROGRAM, any_method, program
 from tests.scripted import act, complete, finish, last_text
 
-NAMES = ("tools", "runtime", "report", "evaluate", "training", "orchestrators", "curate")
+NAMES = ("tools", "kernel", "report", "evaluation", "training", "methods", "parts")
 METHOD = """
-import tools, runtime, report, evaluate, training, orchestrators, curate
-from orchestra.vocabulary import Complete
-class Mine:
-    rounds, shares_context = 1, False
-    def __init__(self, pool, tools, options): pass
+import tools, kernel, report, evaluation, training, methods, parts
+from orchestra.kernel.method import Method
+from orchestra.kernel.vocabulary import Complete
+class Mine(Method):
+    rounds = 1
     def decide(self, state, ask, mistake, last_chance):
-        mine = {m.MINE for m in (tools, runtime, report, evaluate, training, orchestrators, curate)}
+        mine = {m.MINE for m in (tools, kernel, report, evaluation, training, methods, parts)}
         return Complete(f"{mine} {ask([{'role': 'user', 'content': '?'}]).text}")
 """
 SCRIPT = """
 import sys
 sys.path.append({root!r})
 import tools, report
-from orchestra_min import Options, orchestrate, replay
-run = orchestrate("?", options=Options(method="mine.py:Mine"), out="run")
-print(run.answer, replay("run", method="mine.py:Mine").answer == run.answer, tools.MINE, report.MINE)
+from mine import Mine
+from orchestra_min import Backend, Pool, orchestrate, replay
+pool = Pool((Backend("m", "m", {url!r}),), "m")
+run = orchestrate("?", pool=pool, out="run", method=Mine)
+print(run.answer, replay("run", method=Mine).answer == run.answer, tools.MINE, report.MINE)
 """
 
 
@@ -56,14 +58,21 @@ def project(tmp_path):
 def test_a_method_that_imports_modules_of_its_own_project_works(project, endpoint):
     server = endpoint(lambda request: complete("42"))
     flags = "--method", "mine.py:Mine"
-    done = program(project, "?", *flags, "--out", "run", at=server.url)
+    done = program(project, "--question", "?", *flags, "--out", "run", at=server.url)
     assert (done.returncode, done.stdout[:8]) == (0, "{'mine'}"), done.stderr
     assert program(project, "--replay", "run", *flags).stdout == done.stdout
 
 
 def test_the_command_that_is_printed_works_in_any_folder(project, endpoint, tmp_path):
     done = program(
-        project, "?", "--method", "react", "--out", "my run", at=endpoint(any_method).url
+        project,
+        "--question",
+        "?",
+        "--method",
+        "react",
+        "--out",
+        "my run",
+        at=endpoint(any_method).url,
     )
     printed = done.stderr.rpartition("to look at it: ")[2]
     again = subprocess.run(printed, shell=True, cwd=tmp_path, capture_output=True, text=True)
@@ -72,11 +81,10 @@ def test_the_command_that_is_printed_works_in_any_folder(project, endpoint, tmp_
 
 
 def test_the_library_works_next_to_modules_of_these_names(project, endpoint):
-    (project / "main.py").write_text(SCRIPT.format(root=str(ROOT)))
-    env = {**os.environ, "OPENAI_BASE_URL": endpoint(lambda r: complete("42")).url}
-    done = subprocess.run(
-        [sys.executable, "main.py"], cwd=project, env=env, capture_output=True, text=True
-    )
+    url = endpoint(lambda r: complete("42")).url
+    (project / "main.py").write_text(SCRIPT.format(root=str(ROOT), url=url))
+    command = [sys.executable, "main.py"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
     assert "True mine mine" in done.stdout, done.stderr
 
 
