@@ -63,23 +63,6 @@ def test_a_method_that_imports_modules_of_its_own_project_works(project, endpoin
     assert program(project, "--replay", "run", *flags).stdout == done.stdout
 
 
-def test_the_command_that_is_printed_works_in_any_folder(project, endpoint, tmp_path):
-    done = program(
-        project,
-        "--question",
-        "?",
-        "--method",
-        "react",
-        "--out",
-        "my run",
-        at=endpoint(any_method).url,
-    )
-    printed = done.stderr.rpartition("to look at it: ")[2]
-    again = subprocess.run(printed, shell=True, cwd=tmp_path, capture_output=True, text=True)
-    assert again.returncode == 0, again.stderr
-    assert (project / "my run/report.html").read_text().startswith("<!doctype html>")
-
-
 def test_the_library_works_next_to_modules_of_these_names(project, endpoint):
     url = endpoint(lambda r: complete("42")).url
     (project / "main.py").write_text(SCRIPT.format(root=str(ROOT), url=url))
