@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestra import report
-from orchestra.matching import materialize
-from orchestra.memory import opened
-from orchestra.page.run_data import media_rows, read
-from orchestra.runtime.run_folder import read_manifest
+from orchestra.kernel.folder import read_manifest
+from orchestra.kernel.memory import opened
+from orchestra.kernel.placing import materialize
+from orchestra.kernel.vocabulary import Result, Step, SubTask
 from orchestra.parts import all_tools
-from orchestra.vocabulary import Result, Step, SubTask
-from tests.conftest import Backend, Media, Task, needs_sandbox
+from orchestra.report.command import report
+from orchestra.report.run_data import data_of, read
+from tests.conftest import Backend, ConfigError, Media, Task, needs_sandbox
 from tests.program import called, line_of, replay, resume
 from tests.scripted import act, agent, complete, delegate, finish, is_main, last_text, thought
 
@@ -44,13 +44,13 @@ def test_a_file_is_listed_read_recorded_and_replayed(table, run):
     table.unlink()
     assert replay(run.folder).answer == "379526"
     manifest = read_manifest(run.folder)
-    assert [(m.modality, m.name) for m in manifest.media] == [("file", "data.csv")]
+    assert [media[:2] for media in manifest.media] == [("file", "data.csv")]
 
 
 def test_a_changed_file_ends_a_replay(table, run):
     run(delegate(TASK), complete("379526"), work=work, media=[("file", table)])
     (run.folder / "media/data.csv").write_text("changed")
-    with pytest.raises(Exception, match="data.csv is missing or changed"):
+    with pytest.raises(ConfigError, match="data.csv is missing or changed"):
         replay(run.folder)
 
 
@@ -73,16 +73,16 @@ def test_the_main_agent_reads_its_name_and_the_tool_that_opens_it(words, table, 
     text = json.dumps(first["messages"])
     assert "- data.csv (file): not analysed yet" in text and "ReadFileAction(query" in text
     assert "data.csv (ExecuteCodeAction finds it in the folder media)" in last_text(second)
-    assert called("--replay", "run").stdout == "379526\n"
+    assert called("replay", "run").stdout == "379526\n"
     asked = len(server.requests)
     assert resume(Path("run")).answer == "379526" and len(server.requests) == asked
 
 
 def test_the_page_names_the_file_and_does_not_hold_it(table, run):
     run(delegate(TASK), complete("379526"), work=work, media=[table])
-    (row,) = media_rows(read(run.folder), None)
+    (row,) = data_of(read(run.folder))["media"]
     assert row == {"name": "data.csv", "modality": "file", "where": "media/data.csv", "url": ""}
-    assert "</html>" in report.report(run.folder)
+    assert "</html>" in report(run.folder)
 
 
 def test_without_such_a_file_no_request_changes(run, endpoint):
@@ -192,4 +192,4 @@ def test_a_document_without_its_reader_is_refused_with_what_to_install(
 def test_what_is_no_medium_is_a_file_whatever_its_name(name, table, endpoint):
     Path(name).write_text("<svg>plain</svg>")
     called("Which?", name, "--out", "run", at=endpoint(lambda request: complete("42")).url)
-    assert [m.modality for m in read_manifest(Path("run")).media] == ["file"]
+    assert [modality for modality, _, _ in read_manifest(Path("run")).media] == ["file"]
