@@ -182,7 +182,7 @@ def _read_question(a: argparse.Namespace) -> None:
     files belong to it. What may be a misspelled command or file is refused. Raises ConfigError.
     """
     words = list(a.words)
-    files = []
+    files: list[str] = []
     if a.question is None:
         if not words:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Checks of run folders and sweeps that may come from someone else, before anything in them is used.
+"""Checks of run folders and sweeps that may come from someone else, before they are used.
 
 A file must be a regular file, not a link, pipe, socket or device, and not too large. JSON from it
 must not be nested deeply, nor have very many values: 1 MB of `[]` would take 24 MB of memory.
@@ -31,7 +31,7 @@ SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # to open a pipe would bloc
 
 
 def check_run(folder: Path) -> None:
-    """Raises ConfigError for what is not a run folder, or has something in it that no run writes."""
+    """Raises ConfigError for what is not a run folder, or has in it what no run writes."""
     if not os.path.lexists(folder / "run.json"):
         raise ConfigError(f"{folder} is not a run folder (no run.json)")
     for part in (folder, folder / "media", folder / "work"):
@@ -196,7 +196,7 @@ def _entries(folder: Path, deep: bool) -> Iterator[os.DirEntry[str]]:
     count = 0
     while folders:
         here = folders.pop()
-        if not os.path.isdir(here):
+        if not Path(here).is_dir():
             continue
         with os.scandir(here) as entries:
             for entry in entries:

@@ -1,4 +1,4 @@
-"""What a command pays for: a new run, a resume, a fork. Each checks all that it can before it starts."""
+"""What a command pays for: a new run, a resume, a fork. All is checked before it starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestra_min import Outcome
 
 Began = Callable[
     [Path, Redact], object
-]  # told the folder of the run, and what redacts its texts
+]  # is told the folder and what redacts its texts
 
 
 def record(a: argparse.Namespace, began: Began) -> Outcome:
@@ -44,7 +44,7 @@ def _new_run(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
     media = parts.check_media(a.files)
     pool, redact = _pool(a)
     folder = a.out or default_folder()
-    options = orchestra_min.with_defaults(a.options)
+    options = a.options
     given = _at_shell(a, folder, options, bool(media))
     sources, reused = _answers(a.reuse)
     pool = pool_file.with_models(pool)
@@ -141,7 +141,7 @@ def _stored(folder: Path) -> Manifest:
 
 
 def _pool(a: argparse.Namespace) -> tuple[Pool, Redact]:
-    """The pool that is named on this command line, and what redacts its keys. Raises ConfigError."""
+    """The pool that is named now, and what redacts its keys. Raises ConfigError."""
     pool = pool_file.choose(a.backends, a.model)
     servers = a.mcp or ()
     redact = Redact([*pool_file.keys_of([pool]), *names.variables(servers)])

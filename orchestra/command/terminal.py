@@ -16,23 +16,20 @@ from orchestra.kernel.folder import LAST_STEP, Event, Listener
 from orchestra.kernel.vocabulary import Place
 from orchestra_min import Outcome, ending_of
 
-KEYS = [
-    "answer",
-    "state",
-    "cause",
-    "why",
-    "fallback",
-    "cost_usd",
-    "paid_usd",
-    "calls",
-    "tokens",
-    "reused_calls",
-    "saved_usd",
-    "rounds",
-    "failed_subtasks",
-    "latency_s",
-    "run",
-]
+KEYS = (
+    *(
+        "answer",
+        "state",
+        "cause",
+        "why",
+        "fallback",
+        "cost_usd",
+        "paid_usd",
+        "calls",
+        "tokens",
+    ),
+    *("reused_calls", "saved_usd", "rounds", "failed_subtasks", "latency_s", "run"),
+)
 SHOWN = ("decision", "result", "notice")  # the events with a line of their own
 LINE_CHARS = 200
 TEXT_CHARS = 1000  # of a thought or an observation, with --verbose
@@ -123,8 +120,8 @@ def printable(text: str, kept: str = "") -> str:
     """
     if text.isprintable():
         return text
-    is_shown = lambda char: char.isprintable() or char in kept  # noqa: E731
-    return "".join(char if is_shown(char) else f"\\x{ord(char):02x}" for char in text)
+    shown = (c if c.isprintable() or c in kept else f"\\x{ord(c):02x}" for c in text)
+    return "".join(shown)
 
 
 # ---- the two streams -----------------------------------------------------------------------------
