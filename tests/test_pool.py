@@ -1,12 +1,13 @@
 """The pool file, the pool of the environment, and what a run needs of both before it starts."""
 
-import re
+from dataclasses import replace
 
 import pytest
 
-from orchestra.methods.toolorchestra import ToolOrchestra
-from orchestra.runtime.pool import RESERVED, Engine, check, choose, from_environment, load
-from tests.conftest import ROOT, Backend, ConfigError, Options, Pool, Price
+from orchestra.command.pool_file import RESERVED, SHIPPED, check, choose, from_environment, load
+from orchestra.command.redact import Redact
+from orchestra.tools.engines import Engine, engine_of
+from tests.conftest import Backend, ConfigError, Pool, Price
 
 ONE = '[[backend]]\nname = "a"\nbase_url = "http://127.0.0.1:8000/v1"\n'
 TWO = ONE + ONE.replace('"a"', '"b"')
@@ -38,8 +39,10 @@ def test_every_key_of_a_pool_file_is_read(pool_file):
     price, skills = Price(1.0, 2.5, 0.25), {"txt": 1.0, "img": 0.5}
     a = Backend("a", "org/a-7b", url, "A_KEY", skills, price, 3.0, options=options)
     b = Backend("b", "b", url, price_usd_per_mtok=Price(1.0, 2.0))
-    engines = {"image": Engine("local"), "audio": Engine("endpoint", "a", "w", 0.006)}
-    assert load(pool_file(FULL)) == Pool(backends=(a, b), main="b", engines=engines)
+    pool = load(pool_file(FULL))
+    assert pool == Pool((a, b), "b", pool.engines)
+    assert engine_of(pool, "image") == Engine("local")
+    assert engine_of(pool, "audio") == Engine("endpoint", "a", "w", 0.006)
 
 
 SKILLS = [("img = 0.5, aud = 1", "b", "b"), ("img = 0.1", "b", ""), ("txt = 1, img = 0", "", "")]
@@ -48,7 +51,7 @@ SKILLS = [("img = 0.5, aud = 1", "b", "b"), ("img = 0.1", "b", ""), ("txt = 1, i
 @pytest.mark.parametrize(("skills", "image", "audio"), SKILLS)
 def test_the_default_engine_is_the_first_backend_with_the_skill(skills, image, audio, pool_file):
     pool = load(pool_file(f"{TWO}skills = {{ {skills} }}\n"))
-    assert (pool.engine("image").backend, pool.engine("audio").backend) == (image, audio)
+    assert (engine_of(pool, "image").backend, engine_of(pool, "audio").backend) == (image, audio)
 
 
 @pytest.mark.parametrize(("text", "line", "key"), [  # (text, line, key)
@@ -94,9 +97,7 @@ def test_an_endpoint_of_the_environment_is_a_pool_of_one(url, key, model, found,
 @pytest.mark.parametrize(("model", "main"), [(None, "gpt-5"), ("gpt-5-mini", "gpt-5-mini")])
 def test_a_key_alone_brings_the_shipped_pool(model, main, monkeypatch):
     monkeypatch.setenv(KEY_NAME, "sk-x")
-    assert from_environment(model) == load(ROOT / "orchestra/runtime/backends.toml").with_(
-        main=main
-    )
+    assert from_environment(model) == replace(load(SHIPPED), main=main)
 
 
 @pytest.mark.parametrize("url", ["", "localhost", "http://x/v1?key=hidden"])
@@ -107,24 +108,9 @@ def test_an_environment_without_a_usable_endpoint_is_an_error_without_secrets(ur
 
 
 def test_a_model_of_the_command_line_is_one_of_the_file(pool_file):
-    assert choose(pool_file(TWO), "b", None).main == "b"
+    assert choose(pool_file(TWO), "b").main == "b"
     with pytest.raises(ConfigError, match=r"--model c: .*one of a, b"):
-        choose(pool_file(TWO), "c", None)
-
-
-@pytest.mark.parametrize("perception", ["local", "endpoint"])
-def test_perception_of_the_command_line_replaces_the_engines_of_the_file(perception, pool_file):
-    pool = choose(pool_file(FULL.replace("img = 0.5", "img = 0.5, aud = 0.5")), None, perception)
-    assert {pool.engine("image").engine, pool.engine("audio").engine} == {perception}
-
-
-def test_perception_by_the_endpoint_needs_the_skills_for_the_files_at_hand(pool_file):
-    file = pool_file(TWO.replace('name = "a"', 'name = "a"\nskills = { img = 0.5 }'))
-    for media in ([], ["image"]):
-        assert choose(file, None, "endpoint", media).engine("image").backend == "a"
-    for media in (["image", "audio"], ["video"], [""]):
-        with pytest.raises(ConfigError, match="skill aud"):
-            choose(file, None, "endpoint", media)
+        choose(pool_file(TWO), "c")
 
 
 NEEDED = {PRICE: "backend b", ", usd_per_minute = 0.006": "usd_per_minute"}
@@ -134,23 +120,21 @@ NEEDED = {PRICE: "backend b", ", usd_per_minute = 0.006": "usd_per_minute"}
 def test_a_price_that_a_budget_needs_is_named(without, pool_file, monkeypatch):
     monkeypatch.setenv("A_KEY", "k")
     with pytest.raises(ConfigError, match=NEEDED[without]):
-        check(load(pool_file(FULL.replace(without, ""))), budget_usd=0.0)
+        check(load(pool_file(FULL.replace(without, ""))), 0.0, Redact())
 
 
-POOLS = re.findall(
-    r"^```toml\n(main = .*?)^```", (ROOT / "docs/released-models.md").read_text(), re.M | re.S
-)
-EXPERTS = [
-    ("answer-1", "gpt-5"),
-    ("answer-math-2", "gpt-5-mini"),
-    ("search-3", "gpt-5-mini"),
-]
+def test_a_key_in_a_pool_is_refused(pool_file):
+    key = "sk-abcdefghij0123456789"
+    pool = load(pool_file(f'{ONE}options = {{ extra = "{key}" }}\n'))
+    with pytest.raises(ConfigError, match="^(?!.*abcdef).*contains a key") as refused:
+        check(pool, None, Redact())
+    assert "api_key_env" in str(refused.value)
 
 
-def test_the_pool_files_of_the_released_models_are_read_and_their_main_agents_only_decide(
-    pool_file,
-):
-    orchestrator, o1 = (load(pool_file(text)) for text in POOLS)
-    method = ToolOrchestra(orchestrator, {}, Options(method="toolorchestra"))
-    assert [(slot, method.backend_of(slot)) for slot, _ in EXPERTS] == EXPERTS
-    assert (o1.main, o1.sub_models) == ("qwen3-8b", ("model_1",))
+@pytest.mark.parametrize("bundle", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
+def test_certificates_that_do_not_exist_are_named(bundle, pool_file, monkeypatch):
+    monkeypatch.setenv(bundle, "/nowhere.pem")
+    check(load(pool_file(ONE)), None, Redact())  # it needs none
+    pool = load(pool_file(ONE.replace("http:", "https:")))
+    with pytest.raises(ConfigError, match=f"{bundle}: /nowhere.pem"):
+        check(pool, None, Redact())
