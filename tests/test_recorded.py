@@ -67,12 +67,12 @@ def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, 
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     pytester.makeconftest("pytest_plugins = ['orchestra.variation.pytest_plugin']")
     source = "def test_it(recorded): assert recorded('{}', out='run').answer == '42'"
-    assert pytester.runpytest_subprocess("--record-mode", "all").ret == pytest.ExitCode.USAGE_ERROR
+    assert pytester.runpytest_inprocess("--record-mode", "all").ret == pytest.ExitCode.USAGE_ERROR
     with pytest.raises(ConfigError, match="'all'"):  # as pytest-recording allows it
         recorded("?", out="run", record_mode="all")
     for question, mode, passed in (("a?", "none", 0), ("a?", "once", 1), ("b?", "once", 0)):
         pytester.makepyfile(source.format(question))
-        outcome = pytester.runpytest_subprocess("--record-mode", mode)
+        outcome = pytester.runpytest_inprocess("--record-mode", mode)
         outcome.assert_outcomes(passed=passed, failed=1 - passed)
 
 
@@ -82,10 +82,10 @@ def test_a_recording_belongs_to_the_folder_of_the_test_file(server, pytester, mo
     source = "def test_it(recorded): assert recorded('a?', out='run').answer == '42'"
     tests = pytester.mkdir("tests")
     (tests / "test_it.py").write_text(source)
-    pytester.runpytest_subprocess("tests/test_it.py").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess("tests/test_it.py").assert_outcomes(passed=1)
     assert (tests / "run" / "tape.jsonl").exists() and not (pytester.path / "run").exists()
     monkeypatch.chdir(tests)
-    pytester.runpytest_subprocess("--record-mode", "none", tests).assert_outcomes(passed=1)
+    pytester.runpytest_inprocess("--record-mode", "none", tests).assert_outcomes(passed=1)
 
 
 def test_a_mistake_of_the_user_and_a_miss_fail_a_test_without_a_traceback(
@@ -96,14 +96,14 @@ def test_a_mistake_of_the_user_and_a_miss_fail_a_test_without_a_traceback(
     pytester.makepyfile("def test_it(recorded): recorded('a?', out='run')")
 
     def failed():
-        lines = pytester.runpytest_subprocess("--record-mode", "none").outlines
+        lines = pytester.runpytest_inprocess("--record-mode", "none").outlines
         begin = next(n for n, line in enumerate(lines) if "test_it" in line)
         end = next(n for n, line in enumerate(lines) if "short test summary" in line)
         return lines[begin + 1 : end]
 
     (line,) = failed()
     assert line.endswith("run: nothing is recorded; --record-mode once records it")
-    pytester.runpytest_subprocess("--record-mode", "once").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess("--record-mode", "once").assert_outcomes(passed=1)
     tape = pytester.path / "run" / "tape.jsonl"
     row = json.loads(tape.read_text())
     older = json.dumps({**row, "key": "0" * 64}).replace("You are the main", "You were a main")
