@@ -6,8 +6,8 @@ has SWE-bench Verified (docs/harness.md):
 This program calls the models; only commands of sub-agents run in the container of the task. The run
 is in `agent/run` of the trial, and replays without a container:
 
-    orchestra-min --replay RUN --method benchmarks.harbor_agent:ShellOrchestra \
-        --agent benchmarks.harbor_agent:ContainerShell
+    orchestra-min replay RUN --method orchestra.coding.at_shell:AtShell \
+        --agent benchmarks.harbor_agent:at_work
 """
 
 from __future__ import annotations
@@ -15,27 +15,24 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
+from pathlib import Path
 
 from harbor.agents.base import BaseAgent
 from harbor.models.agent.context import AgentContext
 
 import orchestra
-from orchestra.agents import mini_swe
-from orchestra.methods.aorchestra import AOrchestra
-from orchestra.runtime import pool as pools
-from orchestra.runtime.options import Options
+from orchestra.coding import mini_swe
+from orchestra.coding.at_shell import AtShell
+from orchestra.command import pool_file
+from orchestra.command.redact import Redact
+from orchestra.kernel.folder import Options
+from orchestra.kernel.vocabulary import ConfigError
 from orchestra.tools import code
-from orchestra.vocabulary import ConfigError
 from orchestra_min import orchestrate
 
+METHOD = "orchestra.coding.at_shell:AtShell"  # sub-agents have a shell and no tools
+AGENT = "benchmarks.harbor_agent:at_work"
 GRACE_S = 30.0  # after a command's limit, for an environment that does not keep it
-
-
-class ShellOrchestra(AOrchestra):
-    """AOrchestra as it decides with --agent mini-swe: sub-agents have a shell and no tools."""
-
-    def __init__(self, pool, tools, options):
-        super().__init__(pool, tools, options.with_(agent="mini-swe"))
 
 
 class ContainerShell:
@@ -64,13 +61,19 @@ class ContainerShell:
         return code.observed(output, "end", done.return_code, self.timeout_s)
 
 
+def at_work(job):
+    """The sub-agent of a replay."""
+    return ContainerShell().run(job)
+
+
 class HarborAgent(BaseAgent):
     """`backends`: a pool file; `-m`: its main agent; `budget`: of a trial; `command_timeout`: in s."""
 
     def __init__(self, logs_dir, backends="", budget=None, command_timeout=120, **more):
         super().__init__(logs_dir, **more)
-        self.pool = pools.choose(backends, self.model_name)
-        pools.check(self.pool, budget)
+        file = Path(backends) if backends else None
+        self.pool = pool_file.choose(file, self.model_name)
+        pool_file.check(self.pool, budget, Redact(pool_file.keys_of([self.pool])))
         self.budget_usd = budget
         self.timeout_s = command_timeout
 
@@ -85,11 +88,11 @@ class HarborAgent(BaseAgent):
         pass
 
     async def run(self, instruction, environment, context: AgentContext) -> None:
-        method = f"{ShellOrchestra.__module__}:{ShellOrchestra.__name__}"
         shell = ContainerShell(environment, asyncio.get_running_loop(), self.timeout_s)
-        options = Options(method=method, agent=shell, budget_usd=self.budget_usd)
+        options = Options(method=METHOD, agent=AGENT, budget_usd=self.budget_usd)
         cancelled = threading.Event()
         how = {"pool": self.pool, "options": options, "cancelled": cancelled}
+        how |= {"method": AtShell, "agents": {AGENT: shell.run}}
         run = partial(orchestrate, instruction, out=self.logs_dir / "run", **how)
         try:
             done = await asyncio.to_thread(run)

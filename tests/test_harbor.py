@@ -75,8 +75,8 @@ def test_commands_of_sub_agents_run_in_the_container_and_the_tests_of_the_task_j
 def test_a_trial_that_does_not_do_the_task_has_no_reward_and_its_run_replays(trial):
     result = trial("echo 41 > answer.txt")
     assert result["verifier_result"]["rewards"] == {"reward": 0.0}
-    names = [f"benchmarks.harbor_agent:{name}" for name in ("ShellOrchestra", "ContainerShell")]
-    words = ["--replay", trial.folder / "agent/run", "--method", names[0], "--agent", names[1]]
+    names = "orchestra.coding.at_shell:AtShell", "benchmarks.harbor_agent:at_work"
+    words = ["replay", trial.folder / "agent/run", "--method", names[0], "--agent", names[1]]
     done = subprocess.run(
         [sys.executable, ROOT / "orchestra_min.py", *words],
         capture_output=True,
