@@ -15,11 +15,14 @@ import pytest
 import requests
 import vcr
 
-from orchestra.runtime.run_folder import read_manifest
+import orchestra
+import orchestra_min
+from orchestra.kernel.folder import read_manifest
+from orchestra.tools.python_function import tool_of
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, EndpointError, Options, pool_at
 from tests.program import CLOCK, PROGRAM, any_method, called, line_of, pool_file, program, replay
-from tests.scripted import Raw, complete, delegate, finish, last_text
+from tests.scripted import Raw, complete, delegate, finish, is_main, last_text
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
@@ -27,19 +30,17 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 
 @pytest.mark.parametrize("flags", [
-    "--rounds 0", "--rounds many", "--steps -1", "--parallel 1.5", "--budget nan", "--budget -1", "--timeout 0", "--stop-threshold 2",
-    "--colour red", "--method magic", "--replay b --resume c", "--from-round 2", "--replay b --image c.png", "--replay b --out c", "--resume b --out c",
-    "--allow-host http://wiki/", "--dom low", "--method toolorchestra --context full", "--compare react,nothing", "--compare react,gone.py:X", "--compare a.py:X,b.py:X",
-    "--method aorchestra --workdir .", "--method mas-orchestra --rounds 3", "--compare all --method react", "--budget 1",
-    f"--method react --instruction {PROGRAM.parent}/prompts/aorchestra/system.md",
-    "--method aorchestra --instruction /nowhere", "--prefer cost=1", "--method toolorchestra --prefer cost=2", "--perception none", "--method aorchestra --agent mini-swe --workdir /nowhere",
+    "--rounds 0", "--rounds many", "--steps -1", "--parallel 1.5", "--k-max 0", "--budget nan", "--budget -1", "--timeout 0", "--option stop_threshold=2",
+    "--colour red", "--method magic", "--agent magic", "--prompts tiny", "--replay b --resume c", "--from-round 2", "--what-if r1={}", "--replay b --file c.png", "--replay b --out c",
+    "--resume b --out c", "--resume b --budget 1", "--allow-host http://wiki/", "--option dom=low", "--method toolorchestra --option context=full", "--option patience_s",
+    "--method aorchestra --workdir .", "--method mas-orchestra --rounds 3", "--budget 1", "--method react --prompts small",
+    "--method aorchestra --option instruction=@/nowhere", "--option prefer=cost=1", "--method toolorchestra --option prefer=cost=2", "--agent mini-swe",
 ])  # fmt: skip
 def test_flags_that_do_not_fit_are_one_line_that_names_one(flags, endpoint, tmp_path):
     server = endpoint(any_method)
     question = ("?",) if "--re" not in flags else ()
     line = line_of(called(*question, *flags.split(), at=server.url))
-    words = re.findall(r"--[\w-]+|/nowhere|gone\.py|nothing", flags)
-    assert any(word in line for word in words)
+    assert any(word in line for word in re.findall(r"--[\w-]+|/nowhere", flags))
     assert server.requests == [] and list(tmp_path.iterdir()) == []
 
 
@@ -59,15 +60,15 @@ def bad_files(tmp_path):
 
 
 @pytest.mark.parametrize("flags", [
-    *(f"--image {name}" for name in ("gone.png", "empty.png", "full", "pipe.png", "huge.png", "notes.png")), "--video notes.png", f"--audio {CLOCK}",
-    "--out full", "--out full/mine.txt", "--out full/mine.txt/run", "--backends gone.toml", "--backends full", "--instruction gone.md", "--tools gone.py:f",
-    f"--tools {PROGRAM}:nothing", "--replay full", "--replay gone", "--resume gone", "--resume newer", "--replay damaged",
+    *(f"--file image:{name}" for name in ("gone.png", "empty.png", "full", "pipe.png", "huge.png", "notes.png")), "--file video:notes.png", f"--file audio:{CLOCK}",
+    "--file gone.png", "--out full", "--out full/mine.txt", "--out full/mine.txt/run", "--backends gone.toml", "--backends full", "--tools gone.py:f",
+    f"--tools {PROGRAM}:nothing", "--reuse full", "--replay full", "--replay gone", "--resume gone", "--resume newer", "--replay damaged",
 ])  # fmt: skip
 def test_a_file_that_cannot_be_used_is_named_in_one_line(flags, bad_files, endpoint, tmp_path):
     server, before = endpoint(any_method), {p for p in tmp_path.rglob("*") if not p.is_dir()}
     flag, name = flags.split()
     question = () if flag in ("--replay", "--resume") else ("--question", "?")
-    assert name in line_of(called(*question, flag, name, at=server.url))
+    assert name.rpartition(":")[2] in line_of(called(*question, flag, name, at=server.url))
     assert server.requests == [] and before == {p for p in tmp_path.rglob("*") if not p.is_dir()}
 
 
@@ -110,22 +111,23 @@ def library_hours(day: str) -> str:
 
 
 @pytest.mark.parametrize("given", [
-    {"media": ["a.png"]}, {"media": [("picture", CLOCK)]}, {"pool": "x.toml"}, {"question": " "},
-    *({"options": wrong} for wrong in ({"parallel": 0}, {"steps": 2.5}, {"budget_usd": float("nan")}, {"timeout_s": 0.0}, {"method": "magic"}, {"mcp": "python x.py"})),
+    {"media": ["a.png"]}, {"media": [("picture", CLOCK)]}, {"pool": None}, {"options": {"method": "magic"}}, {"options": {"stop_threshold": 2}},
 ])  # fmt: skip
 def test_a_mistake_in_a_library_call_is_a_config_error(given, tmp_path):
     how = {"question": "?", "pool": pool_at("http://127.0.0.1:9/v1"), "options": {}, **given}
     with pytest.raises(ConfigError):
-        orchestrate(**{**how, "options": Options(**how["options"])}, out=tmp_path / "run")
+        orchestrate(**{**how, "options": Options.of(**how["options"])}, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_function_is_a_tool_and_an_outcome_is_json(run, tmp_path):
-    result = run(delegate("look"), complete("42"), tools=library_hours, media=str(CLOCK))
-    assert json.loads(json.dumps(dataclasses.asdict(result)))["run"] == str(tmp_path / "run")
+def test_a_function_is_a_tool_and_an_outcome_becomes_json(run, tmp_path):
+    tools = {"library_hours": tool_of(library_hours)}
+    result = run(delegate("look"), complete("42"), tools=tools, media=[CLOCK])
+    row = json.loads(json.dumps(dataclasses.asdict(result), default=str))
+    assert row["run"] == str(tmp_path / "run")
 
 
-@pytest.mark.parametrize("how", [{}, {"question": ""}, {"steps": 0}, {"media": ["gone"]}])
+@pytest.mark.parametrize("how", [{}, {"method": "magic"}, {"media": ["gone"]}])
 def test_errors_can_be_pickled(how, run):
     with pytest.raises((EndpointError, ConfigError)) as raised:
         run(Raw(200, "<html>"), **how)
@@ -134,52 +136,58 @@ def test_errors_can_be_pickled(how, run):
 
 
 OWN = """from collections import Counter
-from orchestra.vocabulary import Complete, Delegate, SubTask
+from orchestra.kernel.method import Method
+from orchestra.kernel.vocabulary import Complete, Delegate, SubTask
 from orchestra.methods.aorchestra import AOrchestra
 def hours(day): return "9 to 17"
-class Half:
-    rounds = 2
+nothing = None
+class Empty: pass
+class Wrong(Method): def
+class Once(Method):
+    rounds = 1
     def __init__(self, pool, tools, options): pass
-    def decide(self, state, ask, mistake="", last_chance=False): pass
-class Once(Half):
-    rounds, shares_context = 1, False
-    def decide(self, state, ask, mistake="", last_chance=False):
+    def decide(self, state, ask, mistake, last_chance):
         if last_chance:
             return Complete("the last chance")
         return Delegate((SubTask("a", state.task.question, tools=()),))
 class Mine(AOrchestra): pass
-class Majority(Half):
-    shares_context = False
-    def decide(self, state, ask, mistake="", last_chance=False):
+class Majority(Once):
+    rounds = 2
+    def decide(self, state, ask, mistake, last_chance):
         if state.history:
             return Complete(Counter(h.answer for h in state.history).most_common(1)[0][0])
         return Delegate(tuple(SubTask(n, state.task.question, tools=()) for n in "abc"))"""
 
 
 @pytest.fixture
-def own(run, tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
+def own(endpoint, tmp_path):
+    """`own(name, *flags)`: a run of one's own method, whose sub-agents answer 4, 5, 5."""
+    (tmp_path / "own.py").write_text(OWN.replace("class Wrong(Method): def\n", ""))
+    (tmp_path / "wrong.py").write_text(OWN)
     answers = iter(["4", "5", "5"])
-    work = lambda text: finish(next(answers))  # noqa: E731
-    return lambda name: run(work=work, method=f"{tmp_path}/own.py:{name}").answer
+    server = endpoint(lambda request: complete("42") if is_main(request) else finish(next(answers)))
+    flags = "--model", "m", "--out", "run"
+    return lambda spec, *more: called("?", *flags, "--method", spec, *more, at=server.url)
 
 
-@pytest.mark.parametrize(("name", "why"), [
-    ("Minority", ".*has no 'Minority'"), ("Half", "is not a class with rounds"), ("hours", "is not a class with rounds"),
+@pytest.mark.parametrize(("spec", "why"), [
+    ("own.py:Minority", "has no 'Minority'"), ("own.py:Empty", "is not a class with decide"), ("own.py:nothing", "is not a class with decide"),
+    ("wrong.py:Majority", "cannot be loaded (SyntaxError"), ("own.py:", "add :NAME"), ("no.such.module:X", "cannot be loaded (ModuleNotFoundError"),
 ])  # fmt: skip
-def test_what_is_no_orchestrator_is_refused_in_one_line(name, why, own):
-    with pytest.raises(ConfigError, match=f"own.py:{name}: {why}"):
-        own(name)
+def test_what_is_not_an_orchestrator_is_refused_in_one_line(spec, why, own, tmp_path):
+    assert f"--method {spec}" in (line := line_of(own(spec))) and why in line
+    assert not (tmp_path / "run").exists()
 
 
-def test_an_orchestrator_of_ones_own_takes_the_flags_of_the_one_it_extends(own, endpoint):
-    given = "--method", "own.py:Mine", "--context", "none", "--out", "run"
+def test_an_orchestrator_of_ones_own_takes_the_options_of_the_one_it_extends(own, endpoint):
+    given = "--method", "own.py:Mine", "--option", "context=none", "--out", "run"
     assert called("?", *given, at=endpoint(any_method).url).stdout == "42\n"
+    assert read_manifest(Path("run")).options.more["context"] == "none"
 
 
 @pytest.mark.parametrize(("name", "answer"), [("Majority", "5"), ("Once", "the last chance")])
 def test_an_orchestrator_of_ones_own_decides_and_is_named_again_for_a_replay(name, answer, own):
-    assert own(name) == answer  # its replay names it
+    assert own(f"own.py:{name}").stdout in ("5\n", "the last chance\n")
     flags = line_of(called("--replay", "run")).partition("add ")[2].split()
     assert called("--replay", "run", *flags).stdout == f"{answer}\n"
 
@@ -187,10 +195,12 @@ def test_an_orchestrator_of_ones_own_decides_and_is_named_again_for_a_replay(nam
 FORKED = """
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from orchestra.runtime.run_folder import read_manifest
+from orchestra.kernel.vocabulary import Backend, Pool
 from orchestra_min import orchestrate
+import os
+pool = Pool((Backend("m", "m", os.environ["OPENAI_BASE_URL"]),), "m")
 def one(n):
-    return orchestrate(f"question {n}.", out=f"run{n}").answer
+    return orchestrate(f"question {n}.", (), pool, out=f"run{n}").answer
 print(one(0))
 with ProcessPoolExecutor(3, get_context("fork")) as workers:
     print(*workers.map(one, range(1, 7)), sep="\\n")"""
@@ -239,37 +249,70 @@ def test_a_run_inside_a_cassette_of_the_host_program_has_its_own_tape(run, tmp_p
     assert [replay(tmp_path / name).answer for name in ("first", "second")] == ["42"] * 2
 
 
+# ---- the words of a command line -----------------------------------------------------------------
+
+
 @pytest.mark.parametrize(("words", "question", "files"), [
     (["What city?", "a.png", "b.png"], "What city?", ["a.png", "b.png"]),
-    (["--question", "Why?", "a.png"], "Why?", ["a.png"]),
-    (["Which", "city", "is", "a.png"], "Which city is a.png", ["a.png"]),
-    (["Which", "city?"], "Which city?", []),
-    (["Where?", "a.png", "b.png"], "Where?", ["a.png", "b.png"]),
+    (["--question", "Why?", "a.png"], "Why?", ["a.png"]), (["--question", "runs"], "runs", []), (["--question", "replay"], "replay", []),
+    (["Which", "city", "is", "a.png"], "Which city is", ["a.png"]), (["Which", "city?"], "Which city?", []), (["Is", "3.5", "e.g.", "odd?"], "Is 3.5 e.g. odd?", []),
+    (["Where?", "a.png", "b.png"], "Where?", ["a.png", "b.png"]), (["Transcribe gone.mp3, if it is there"], "Transcribe gone.mp3, if it is there", []),
+    (["What city?", "--file", "image:a.png", "--file", "b.png"], "What city?", ["a.png", "b.png"]),
 ])  # fmt: skip
 def test_words_after_the_question_are_files(words, question, files, endpoint):
     for name in files:
         Path(name).write_bytes(CLOCK.read_bytes() + name.encode())
-    called(*words, "--out", "run", at=endpoint(lambda request: complete("42")).url)
+    done = called(*words, "--out", "run", at=endpoint(lambda request: complete("42")).url)
+    assert done.stdout == "42\n", done.stderr
     manifest = read_manifest(Path("run"))
-    assert (manifest.question, [m.name for m in manifest.media]) == (question, files)
+    assert (manifest.question, [name for _, name, _ in manifest.media]) == (question, files)
 
 
-def test_a_file_that_does_not_exist_is_not_sent_as_a_part_of_the_question(endpoint):
-    server = endpoint(lambda request: complete("42"))
-    assert "gone.png: there is no such file" in line_of(
-        called("What city?", "gone.png", at=server.url)
-    )
-    assert server.requests == []
-
-
-@pytest.mark.parametrize(("flags", "meant"), [
-    ("--metod react", "--method"), ("--budgt=1", "--budget"), ("--method raect", "react"),
-    ("--backends pool.toml --model smal", "small"), ("--backends wrong.toml", "price_usd_per_mtok"),
+@pytest.mark.parametrize(("words", "told"), [
+    (["runs"], "no such folder"), (["replay", "RUN"], "RUN is not a run folder"), (["resume", "RUN"], "RUN is not a run folder"), (["replay"], "name a run"),
+    (["reprot", "RUN"], "did you mean report?"), (["Replay", "it"], "did you mean replay?"), (["hlep"], "did you mean help?"), (["evaluate-run"], "not a command"),
+    (["clock.png", "What time is it?"], "clock.png is a file; the question comes first"), (["clock.png"], "clock.png is a file"),
+    (["Transcribe", "tlak.mp3"], "tlak.mp3: there is no such file"), (["What city?", "gone.png"], "gone.png: there is no such file"), (["why"], "why is not a command"),
+    ([], "the question is missing"), ([" "], "the question is empty"), (["--question", " "], "the question is empty"),
 ])  # fmt: skip
-def test_a_misspelled_name_has_a_hint(flags, meant):
-    backend = '[[backend]]\nname = "small"\nbase_url = "http://127.0.0.1:1/v1"\n'
-    Path("pool.toml").write_text(backend)
-    Path("wrong.toml").write_text(f"{backend}price_usd_per_mtoken = {{ input = 1, output = 1 }}\n")
-    assert f"did you mean {meant}?" in line_of(
-        called("?", *flags.split(), at="http://127.0.0.1:1/v1")
-    )
+def test_a_command_a_file_or_one_word_is_never_a_paid_question(words, told, endpoint, tmp_path):
+    server = endpoint(any_method)
+    shutil.copy(CLOCK, tmp_path / "clock.png")
+    assert told in line_of(called(*words, at=server.url))
+    assert server.requests == [] and [p.name for p in tmp_path.iterdir()] == ["clock.png"]
+
+
+def test_help_and_version_are_words_too(capsys):
+    for word, shown in (("help", "record and replay:"), ("version", orchestra.__version__)):
+        with pytest.raises(SystemExit) as ended:
+            orchestra_min.main([word])
+        assert ended.value.code == 0 and shown in capsys.readouterr().out
+
+
+def test_the_help_has_at_most_26_flags_in_groups(capsys):
+    with pytest.raises(SystemExit):
+        orchestra_min.main(["--help"])
+    _, _, text = capsys.readouterr().out.partition("\nask:")
+    flags = re.findall(r"^  (--[\w-]+)", text, re.M)
+    assert len(flags) == len(set(flags)) == 26
+    assert [row for row in text.splitlines() if re.fullmatch(r"[a-z ]+:", row)] == [
+        "models:", "spend:", "record and replay:", "swap:", "safety:",
+    ]  # fmt: skip
+
+
+def test_an_option_without_a_flag_is_read_by_its_type(endpoint, tmp_path):
+    (tmp_path / "system.md").write_text("You use ${models} and ${tools}. Say complete.")
+    given = [
+        "patience_s=0.5",
+        "context_tokens=900",
+        "stop_threshold=0.25",
+        "instruction=@system.md",
+    ]
+    words = [word for option in given for word in ("--option", option)]
+    done = called("?" * 2, "Why?", *words, "--out", "run", at=endpoint(any_method).url)
+    assert done.returncode in (0, 1), done.stderr
+    options = read_manifest(Path("run")).options
+    assert (options.patience_s, options.context_tokens) == (0.5, 900)
+    assert options.more["stop_threshold"] == 0.25 and "${tools}" in options.more["instruction"]
+    line = line_of(called("?", "it?", "--option", "colour=red", at="http://127.0.0.1:9"))
+    assert "patience_s, context_tokens, stop_threshold, instruction" in line

@@ -230,7 +230,7 @@ def _check_first_word(words: Sequence[str]) -> None:
         raise ConfigError(
             f"{first} is not a command; did you mean {near[0]}? ({asked})"
         )
-    if len(words) == 1:
+    if len(words) == 1 and first.strip() and not first.endswith("?"):
         raise ConfigError(f"{first} is not a command (see --help); {asked}")
 
 
