@@ -20,6 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from orchestra.coding.at_shell import change_of
 from orchestra.kernel.vocabulary import Price
 from orchestra_min import Backend, Options, Pool, orchestrate
 from tests.scripted import Endpoint, complete, delegate, is_main
@@ -100,9 +101,8 @@ def main() -> None:
             )
             options = Options(method="aorchestra", agent="mini-swe")
             start = time.perf_counter()
-            result = orchestrate(
-                "?", (), Pool(backends=(backend,)), options, run, workdir=repo
-            )
+            pool, change = Pool((backend,), "small"), change_of(run, repo)
+            result = orchestrate("?", (), pool, options, run, change=change)
             took_s = time.perf_counter() - start
             steps = [e["observation"] for e in result.events if e["event"] == "step"]
             git(place, "clone", "-q", repo, "clone")

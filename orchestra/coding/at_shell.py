@@ -92,7 +92,6 @@ def change_of(
             raise ConfigError(f"--agent {AGENT}: belongs to --method aorchestra")
         if repo and not (folder / "workdir.git").exists():
             worktree.copy_into(folder, repo, tell)
-        worktree.check_copy(folder)
         if "parent" in manifest.more and not (folder / "changes.diff").exists():
             worktree.write_changes(folder)
         top = worktree.top_level(folder)

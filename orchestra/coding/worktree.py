@@ -192,25 +192,6 @@ def _commit(target: Path, base: Path) -> None:
     (info / "exclude").write_text("/media\n.venv\n/venv\n")
 
 
-def check_copy(run: Path) -> None:
-    """Raises ConfigError if the copy in a run folder, which may come from someone else, leads out
-    of it.
-    """
-    base = run / "workdir.git"
-    links = [path for path in (base, *base.rglob("*")) if not _is_plain(path)]
-    if os.path.lexists(
-        base / "objects/info/alternates"
-    ):  # git's link to objects elsewhere
-        links.append(base / "objects/info/alternates")
-    if os.path.lexists(base) and links:
-        problem = "is a link or a special file; a run folder has none"
-        raise ConfigError(f"{links[0]} {problem}")
-
-
-def _is_plain(path: Path) -> bool:
-    return not path.is_symlink() and (path.is_file() or path.is_dir())
-
-
 def top_level(run: Path) -> list[str]:
     """The names at the top level of the copy; those of folders end in a slash."""
     names = sorted(
