@@ -24,6 +24,12 @@ Read `Run.answer` first: it is the loop. What can be plugged on, all of it as pl
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    # Before the imports, which take time: a signal may come meanwhile.
+    from orchestra.__main__ import start
+
+    start()  # does not return
+
 import re
 import shutil
 import sys
@@ -730,7 +736,3 @@ def main(words: Sequence[str] | None = None) -> int:
     from orchestra.command import main as command
 
     return int(command(sys.argv[1:] if words is None else words))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

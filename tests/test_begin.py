@@ -1,4 +1,4 @@
-"""A run folder begins in one step: a kill leaves it without a run.json, and the next run takes it over."""
+"""A run folder begins in one step: a kill leaves it without a run.json, and nothing of it is used."""
 
 import os
 import shutil
@@ -7,11 +7,8 @@ import sys
 
 import pytest
 
-from orchestra import report
-from orchestra.recorded import recorded
-from orchestra.runtime import run_folder
-from orchestra.runtime.command_line import EXIT_CODES
-from orchestra.tools import media
+from orchestra.report.command import main as report
+from orchestra.variation.fork import run_fork
 from orchestra_min import orchestrate
 from tests.conftest import ConfigError, Options, pool_at
 from tests.program import CLOCK, SPEECH, any_method, called, line_of, replay, resume
@@ -44,86 +41,62 @@ def how(endpoint):
     return {"media": [CLOCK, SPEECH], "pool": pool, "options": Options(method="react")}
 
 
-@pytest.mark.parametrize("again", [orchestrate, recorded])
-def test_a_new_run_takes_over_what_a_kill_left_of_a_beginning(again, how, tmp_path):
+def test_a_kill_leaves_a_whole_run_or_none(how, tmp_path):
     folder = tmp_path / "run"
     left = [[]]
     while "run.json" not in left[-1]:
         left.append(killed_at(len(left), folder, lambda: orchestrate("?", out=folder, **how)))
         if "run.json" not in left[-1] and folder.exists():
-            for flag in ("--replay", "--resume"):
-                assert "use it as --out" in line_of(called(flag, folder))
-            assert report.main([str(folder)]) == 2
-            assert again("?", out=folder, **how).answer == "42"
-            assert replay(folder).answer == "42"
+            for verb in ("replay", "resume"):
+                assert "is not a run folder" in line_of(called(verb, folder))
+            assert report([str(folder)]) == 2
+            if left[-1]:
+                with pytest.raises(ConfigError, match="not an empty folder"):
+                    orchestrate("?", out=folder, **how)
             shutil.rmtree(folder)
     assert ["media", "run.json.part"] in left
     assert resume(folder).answer == "42"
 
 
-def test_a_new_fork_takes_over_what_a_kill_left_of_one(how, tmp_path):
+def test_a_kill_leaves_a_whole_fork_or_none(how, tmp_path):
     source = tmp_path / "run"
     orchestrate("?", out=source, **how)
     folder = tmp_path / "fork"
     left = [[]]
-
-    def fork():
-        return resume(source, from_round=1, out=folder)
-
     while "run.json" not in left[-1]:
-        left.append(killed_at(len(left), folder, fork))
-        if "run.json" not in left[-1]:
-            assert fork().answer == replay(folder).answer == "42"
+        left.append(killed_at(len(left), folder, lambda: run_fork(source, folder, 1)))
+        if "run.json" not in left[-1] and folder.exists():
+            assert "is not a run folder" in line_of(called("replay", folder))
             shutil.rmtree(folder)
     assert ["media", "run.json.part", "tape.jsonl"] in left
-
-
-def test_what_an_earlier_version_left_of_a_beginning_is_taken_over(how, tmp_path):
-    (tmp_path / "run" / "media").mkdir(parents=True)
-    (tmp_path / "run" / "run.json").touch()
-    assert recorded("?", out=tmp_path / "run", **how).answer == "42"
+    assert resume(folder).answer == replay(folder).answer == "42"
 
 
 @pytest.mark.parametrize("name", ["mine.txt", "tape.jsonl", "run.json.part/x", ".git/config"])
-def test_a_folder_with_anything_else_in_it_is_never_taken_over(name, how, tmp_path):
+def test_a_folder_with_anything_in_it_is_never_used(name, how, tmp_path):
     file = tmp_path / "run" / name
     file.parent.mkdir(parents=True)
     file.write_text("mine")
-    with pytest.raises(ConfigError, match=r"not an empty folder|where a file is needed"):
+    with pytest.raises(ConfigError, match=r"not an empty folder"):
         orchestrate("?", out=tmp_path / "run", **how)
     assert file.read_text() == "mine"
 
 
-def test_of_two_runs_that_begin_at_once_one_gets_the_folder(how, tmp_path, monkeypatch):
-    def copy_into(folder, files):
-        with pytest.raises(ConfigError, match="in use by another process"):
-            orchestrate("?", out=folder, **how)
-        monkeypatch.undo()
-        return media.copy_into(folder, files)
-
-    monkeypatch.setattr(media, "copy_into", copy_into)
-    assert orchestrate("?", out=tmp_path / "run", **how).answer == "42"
-    with pytest.raises(ConfigError, match="not an empty folder"):
-        orchestrate("?", out=tmp_path / "run", **how)
-
-
-def test_a_run_that_could_not_be_read_again_is_refused_before_it_begins(how, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_folder, "MAX_BYTES", 1 << 20)
-    with pytest.raises(ConfigError, match="run.json would be larger than 1 MiB"):
-        orchestrate("?" * (1 << 20), out=tmp_path / "run", **how)
-    assert not (tmp_path / "run").exists()
+def test_a_mistake_in_a_command_leaves_no_folder(endpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    server = endpoint(any_method)
+    for flags in (
+        "--tools missing.py:tool",
+        "--method missing.py:M",
+        "--option dom=low",
+        "--budget 1",
+    ):
+        line_of(called("?", "--model", "m", "--out", "run", *flags.split(), at=server.url))
+    assert list(tmp_path.iterdir()) == [] and server.requests == []
 
 
-def test_what_a_failed_beginning_left_is_removed_behind_a_link(how, tmp_path):
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "run").symlink_to("disk")
-    own = {**how, "options": Options(method="react", tools=("missing.py:tool",))}
-    with pytest.raises(ConfigError):
-        orchestrate("?", out=tmp_path / "run", **own)
-    assert list((tmp_path / "disk").iterdir()) == []
-
-
-@pytest.mark.parametrize("flags", [("?", "--model", "m", "--out"), ("--resume",), ("--replay",)])
-def test_a_folder_whose_name_is_too_long_is_one_line(flags):
-    done = called(*flags, "x" * 300, at="http://127.0.0.1:9/v1")
-    assert "File name too long" in line_of(done, code=EXIT_CODES[OSError])
+@pytest.mark.parametrize(("words", "told"), [
+    (("?", "--model", "m", "--out"), "File name too long"), (("resume",), "not a run folder"), (("replay",), "not a run folder"),
+])  # fmt: skip
+def test_a_folder_whose_name_is_too_long_is_one_line(words, told):
+    assert told in line_of(called(*words, "x" * 300, at="http://127.0.0.1:9/v1"))

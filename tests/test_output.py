@@ -5,14 +5,15 @@ import re
 import resource
 import subprocess
 import sys
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from orchestra.runtime.progress import Status
+from orchestra.command.names import load
+from orchestra.command.status import Status
+from orchestra.tools.python_function import tool_of
 from tests.conftest import ROOT
-from tests.program import HOURS, METHODS, any_method, called, line_of, program, replay, tool_file
+from tests.program import HOURS, any_method, called, line_of, program, tool_file
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 from tests.tools.conftest import raw
 
@@ -45,7 +46,8 @@ def test_no_answer_holds_the_marks_around_data(copied_by, run, tmp_path):
             return using_the_tool(request)
         return complete(marked[-1]) if copied_by == "main" else finish(marked[-1])
 
-    result = run(respond=respond, tools=tool_file(tmp_path), rounds=2)
+    tools = {"library_hours": tool_of(load(tool_file(tmp_path), ""))}
+    result = run(respond=respond, tools=tools, rounds=2)
     reports = [e["answer"] for e in result.events if e["event"] == "result"]
     answer = result.answer if copied_by == "main" else reports[0]
     assert "closed on Sunday" in answer and "<data" not in answer and "</data" not in answer
@@ -60,7 +62,7 @@ def test_what_a_tool_or_a_server_prints_does_not_reach_standard_output(endpoint,
 
 
 @pytest.mark.parametrize("flags, code, failed", [
-    ("", 0, 1), ("--rounds 1", 1, 1), ("--budget 1", 2, 0), ("--image gone.png", 2, 0), ("--model refused", 4, 0),
+    ("", 0, 1), ("--rounds 1", 1, 1), ("--budget 1", 2, 0), ("--file gone.png", 2, 0), ("--model refused", 4, 0),
 ])  # fmt: skip
 def test_json_is_always_one_object_with_these_keys(flags, code, failed, endpoint):
     def respond(request):
@@ -94,26 +96,6 @@ def test_too_few_file_descriptors_are_no_traceback(files, endpoint, tmp_path):
     done = program(tmp_path, "?", *flags, at=server.url, preexec_fn=limit)
     assert done.returncode in (0, 1, 2, 4) and "Traceback" not in done.stderr
     assert done.returncode < 2 or "Too many open files" in done.stderr.splitlines()[-1]
-
-
-def test_a_comparison_is_one_table_and_a_folder_each(endpoint, tmp_path):
-    server, flags = endpoint(any_method), ("--compare", "all", "--out", "all")
-    done = called("--question", "?", *flags, at=server.url)
-    server.close()  # replays ask no endpoint, nor for its list of models
-    head, *rows = done.stdout.splitlines()
-    assert done.returncode == 0 and head.split()[:2] == ["method", "answer"]
-    assert [row.split()[:2] for row in rows] == [[method, "42"] for method in METHODS]
-    assert all(replay(tmp_path / "all" / method).answer == "42" for method in METHODS)
-
-
-def test_a_comparison_as_json_names_the_method_that_failed(endpoint):
-    def respond(request):
-        return Raw(401, {"error": {}}) if "agent_name" in str(request) else any_method(request)
-
-    done = called("--question", "?", "--compare", "all", "--json", at=endpoint(respond).url)
-    found = {row["method"]: row for row in json.loads(done.stdout)}
-    assert done.returncode == 4 and "401" in str(found["mas-orchestra"]) and [*found] == [*METHODS]
-    assert (found["react"]["answer"], found["react"]["tokens"]) == ("42", 110)
 
 
 # ---- secrets -------------------------------------------------------------------------------------
@@ -187,27 +169,6 @@ def test_a_single_agent_does_not_delegate(endpoint):
     assert "r1/main/a1 one agent answers the whole question" in done.stderr
 
 
-def test_a_user_is_told_which_sub_tasks_wait(endpoint):
-    def respond(request):
-        if is_main(request):
-            return complete("42") if "it is 42" in last_text(request) else delegate("a", "b", "c")
-        return finish("it is 42")
-
-    done = called("?", "--parallel", "2", at=endpoint(respond).url)
-    assert "r1: waiting for a later round: t3 (--parallel)" in done.stderr
-
-
-def test_a_comparison_ends_with_one_table_and_one_page(endpoint):
-    done = called(
-        "?", "--compare", "react,aorchestra", "--out", "both", at=endpoint(any_method).url
-    )
-    assert done.stdout.startswith("method") and len(done.stdout.splitlines()) == 3
-    assert (
-        done.stderr.splitlines()[-1] == "one page of all: both/report.html"
-        and Path("both/report.html").exists()
-    )
-
-
 def test_the_status_line_says_who_is_at_work_since_when_and_the_cost():
     status = Status(now=lambda: 10.0)
     status.listen({"event": "run", "at": [0], "pool": {"main": "small"}})
@@ -241,3 +202,13 @@ def test_the_status_of_a_second_run_forgets_the_first():
         status.listen(
             {"event": "subtask", "at": [1, 1, 0], "subtask": {"id": "part1", "backend": "big"}}
         )
+
+
+def test_a_user_is_told_which_sub_tasks_wait(endpoint):
+    def respond(request):
+        if is_main(request):
+            return complete("42") if "it is 42" in last_text(request) else delegate("a", "b", "c")
+        return finish("it is 42")
+
+    done = called("?", "--k-max", "2", at=endpoint(respond).url)
+    assert "r1: waiting for a later round: t3 (--k-max)" in done.stderr

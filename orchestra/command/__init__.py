@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import os
 import re
 import shlex
 import shutil
@@ -143,11 +144,9 @@ class Command:
 
     def way_on(self) -> str:
         """How to continue the run; "" if there is none."""
-        if (
-            self.args is None
-            or self.folder is None
-            or not (self.folder / "run.json").exists()
-        ):
+        if self.args is None or self.folder is None:
+            return ""
+        if not os.path.lexists(self.folder / "run.json"):
             return ""
         return f"continue with: {_resume_command(self.folder, self.args)}"
 
