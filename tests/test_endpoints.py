@@ -10,10 +10,12 @@ from itertools import chain, repeat
 
 import pytest
 
+from orchestra.kernel.folder import read_manifest
+from orchestra.kernel.tape import exchanges
 from orchestra_min import orchestrate
 from tests.attacks import hostile
 from tests.conftest import EndpointError, Options, Pool, Price, pool_at
-from tests.program import any_method, content, replay
+from tests.program import any_method, called, content, line_of, replay
 from tests.scripted import (
     DEBATE,
     Raw,
@@ -228,3 +230,43 @@ def test_a_refused_connection_is_not_a_timeout(tmp_path):
     with pytest.raises(EndpointError, match="Connection refused") as refused:
         orchestrate("?", pool=pool_at(f"http://127.0.0.1:{free_port()}/v1"), out=tmp_path / "run")
     assert refused.value.cause == "endpoint"
+
+
+# ---- which model ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("models", [
+    {"data": [{"id": "a"}, {"id": "b"}]}, {"data": []}, {"object": "error"}, Raw(200, "<html>"), Raw(404, {}), Raw(200, "[1]"), {"data": [7]}, {"data": None},
+])  # fmt: skip
+def test_an_unnamed_model_is_an_error_if_not_exactly_one_is_served(models, endpoint, tmp_path):
+    server = endpoint(any_method)
+    server.models = models
+    line = line_of(called("--question", "?", "--out", tmp_path / "run", at=server.url))
+    assert "--model" in line and server.url in line
+    assert server.requests == [] and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("status", [401, 429, 500])
+def test_an_endpoint_without_its_list_of_models_is_an_error(status, endpoint, tmp_path):
+    server = endpoint(any_method)
+    server.models = Raw(status, {})
+    done = called("?", "--out", tmp_path / "run", at=server.url)
+    assert f"status {status}" in line_of(done, 4) and not (tmp_path / "run").exists()
+
+
+def test_the_model_is_in_run_json_and_not_on_the_tape(endpoint, tmp_path):
+    assert called("?", "--out", tmp_path / "run", at=endpoint(any_method).url).stdout == "42\n"
+    assert read_manifest(tmp_path / "run").pool["main"].model == "scripted"
+    kinds = [exchange.request["kind"] for exchange in exchanges(tmp_path / "run/tape.jsonl")]
+    assert kinds == ["chat"]
+
+
+def test_the_list_of_models_is_asked_through_the_proxy_of_chat(endpoint, tmp_path):
+    proxy = endpoint(any_method)
+    paths = []
+    proxy.models = lambda path: paths.append(path) or {"data": [{"id": "m"}]}
+    where = {"HTTP_PROXY": proxy.url.removesuffix("/v1"), "NO_PROXY": "127.0.0.1"}
+    flags = "--out", tmp_path / "run"
+    assert called("?", *flags, at="http://llm.internal:8001/v1", **where).stdout == "42\n"
+    assert paths == ["http://llm.internal:8001/v1/models"]
+    assert proxy.paths == ["http://llm.internal:8001/v1/chat/completions"]
