@@ -157,9 +157,9 @@ def test_one_bad_question_is_a_failed_row_and_the_next_sweep_does_it_alone(tmp_p
     assert len((tmp_path / "out/rows.jsonl").read_text().splitlines()) == 7
 
 
-@pytest.mark.parametrize(("budgets", "again"), [((0, 0), 3), ((1, 1), 3), ((1, 0.1), 5)])
+@pytest.mark.parametrize(("budgets", "again"), [((0, 0), 2), ((1, 1), 4)])
 def test_a_sub_task_that_met_a_rate_limit_is_asked_again(tmp_path, sweep, budgets, again):
-    """With all from its round on; with all of its question where the rest of a budget pays no fork."""
+    """A new run takes the answers to equal requests; under a budget, decisions read what is left."""
     limited = [True]
 
     def respond(request):
@@ -171,16 +171,16 @@ def test_a_sub_task_that_met_a_rate_limit_is_asked_again(tmp_path, sweep, budget
 
     sweep.respond = respond
     pool = pool_file(tmp_path, sweep.url, m=(1, 1))
-    how = "--method", "orchestra-o1", "--backends", pool, "--patience"
+    how = "--method", "orchestra-o1", "--backends", pool, "--option"
     first, second = (["--budget", usd] * bool(usd) for usd in budgets)
-    _, rows = sweep(*how, 0, *first, count=1)
+    _, rows = sweep(*how, "patience_s=0", *first, count=1)
     assert rows["1"]["status"] == "failed" and "rate limit in r2/t1" in rows["1"]["why"]
     assert rows["1"]["cost_usd"] > 0
     limited.clear()
     asked = len(sweep.requests)
-    (tmp_path / "out/runs/1.2").mkdir()  # killed while the run was copied
+    (tmp_path / "out/runs/1.2").mkdir()  # killed before its first call
     (tmp_path / "out/runs/1.2/run.json").touch()
-    _, rows = sweep(*how, 1, *second, count=1)  # the patience may change
+    _, rows = sweep(*how, "patience_s=1", *second, count=1)  # the patience may change
     assert (rows["1"]["status"], rows["1"]["run"]) == ("done", "1.2")
     assert len(sweep.requests) == asked + again
 
@@ -297,7 +297,7 @@ def test_a_reused_sweep_is_needed_again_to_go_on(sweep, tmp_path, capsys):
     assert sweep("--limit", 1, *reuse)[0] == 0 and len(sweep.requests) == 1
     capsys.readouterr()
     assert sweep(*reuse[2:])[0] == 2
-    assert "is a sweep with another reuse" in capsys.readouterr().err
+    assert "differs in reuse" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("folder", ["nothing", "new"])

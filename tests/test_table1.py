@@ -160,7 +160,7 @@ def test_all_that_is_missing_is_listed_before_the_first_call(table1, sweep, tmp_
     missing = [line for line in told.splitlines() if line.startswith("missing: ")]
     for line, what in zip(
         missing,
-        ("media of 12 of 12", "no endpoint", "SERPER_API_KEY", "no namespaces"),
+        ("media of 12 of 12", "no endpoint", "SERPER_API_KEY", "a sandbox"),
         strict=True,
     ):
         assert what in line
@@ -181,8 +181,8 @@ def test_without_flags_it_says_where_the_data_come_from(tmp_path, monkeypatch, c
 
 
 def test_a_flag_of_one_method_needs_that_method_alone(table1, sweep):
-    assert table1("--dry-run", "--context", "none")[0] == 2
-    assert table1("--dry-run", "--context", "none", "--methods", "aorchestra")[0] == 0
+    assert table1("--dry-run", "--option", "context=none")[0] == 2
+    assert table1("--dry-run", "--option", "context=none", "--methods", "aorchestra")[0] == 0
 
 
 def test_questions_without_media_are_left_out_only_on_request(table1, sweep, tmp_path):
@@ -198,7 +198,7 @@ def test_questions_without_media_are_left_out_only_on_request(table1, sweep, tmp
 
 @pytest.mark.parametrize(("flags", "said"), [
     (["--steps", "5"], "--steps: is that of the paper"), (["--methods", "react,nope"], "'nope' is not one of"),
-    (["--prompts", "small"], "--prompts"), (["--reuse", "."], "--reuse: is for a single run"), (["--workers", "0"], "--workers"),
+    (["--prompts", "small"], "--prompts"), (["--reuse", "."], "--reuse: is for one run"), (["--workers", "0"], "--workers"),
     (["--budget", "1"], "--budget needs prices"), (["--budget", "-1"], "--budget -1.0: needs"), (["--level", "Odd"], "--level: no question has it"),
 ])  # fmt: skip
 def test_flags_that_do_not_fit_end_the_command_before_the_first_call(table1, sweep, flags, said):

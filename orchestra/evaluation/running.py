@@ -6,10 +6,12 @@ import argparse
 import contextlib
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orchestra.command import flags, pool_file
+from orchestra.command.names import objects
 from orchestra.command.redact import Redact
 from orchestra.evaluation import gaia, questions
 from orchestra.evaluation.answering import Plan, keys_of
@@ -21,7 +23,9 @@ from orchestra.evaluation.questions import Question
 from orchestra.evaluation.sweep import Budget, sweep
 from orchestra.evaluation.sweep_folder import MOST_REPEATS, earlier_rows, earlier_sweep
 from orchestra.evaluation.workers import Workers
+from orchestra.kernel.folder import Options
 from orchestra.kernel.vocabulary import ConfigError, Pool
+from orchestra_min import with_names
 
 FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "data": (
@@ -98,7 +102,8 @@ def check_flags(a: argparse.Namespace) -> None:
 
 def _plan(a: argparse.Namespace, of_run: argparse.Namespace, asked: Sequence[Question]) -> Plan:
     """The models and options of the sweep. Raises ConfigError."""
-    options = of_run.options
+    options = with_names(of_run.options)
+    _check_names(options)
     pool = checked_pool(of_run.backends, of_run.model, a.budget)
     if a.world:
         from orchestra.minigaia.agent import check
@@ -112,6 +117,13 @@ def _plan(a: argparse.Namespace, of_run: argparse.Namespace, asked: Sequence[Que
         world=a.world,
         reuse=earlier_sweep(a.reuse) if a.reuse else None,
     )
+
+
+def _check_names(options: Options) -> None:
+    """Raises ConfigError if Python of the user cannot be loaded. MCP servers are not started."""
+    more = {name: value for name, value in options.more.items() if name != "mcp"}
+    with objects(replace(options, more=more), Path(), Redact([])):
+        pass
 
 
 def checked_pool(backends: Path | None, model: str | None, budget_usd: float | None) -> Pool:

@@ -20,15 +20,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestra.command.terminal import usd
+from orchestra.command.terminal import interruption, usd
 from orchestra.evaluation import answering
 from orchestra.evaluation.answering import Plan, Watch, begun
 from orchestra.evaluation.questions import Question, QuestionRow
 from orchestra.evaluation.workers import Workers
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.money import add_usd
-from orchestra.kernel.tape import Appender
+from orchestra.kernel.tape import Appender, Cancelled
 
+POLL_S = 0.2  # between two looks at whether the sweep was interrupted
 GRACE_S = 3.0  # after Ctrl-C: how long calls in flight may take to reach their tape
 Tell = Callable[[str], None]  # shows a line
 
@@ -116,6 +117,8 @@ def sweep(
     file = Appender(plan.out / "rows.jsonl")
     try:
         while flight.waiting or flight.running:
+            if interruption.cancelled.is_set():
+                raise Cancelled("interrupted")
             flight.start_all()
             if not flight.running:
                 tell(
@@ -190,8 +193,11 @@ class _Flight:
         self.running[future] = q, number
 
     def ended(self) -> Iterator[tuple[Question, QuestionRow]]:
-        """Wait for a question to end. Yields all that have ended, with their rows."""
-        for future in wait(self.running, return_when=FIRST_COMPLETED).done:
+        """Wait for a question to end, for at most POLL_S. Yields all that have ended, with their
+        rows.
+        """
+        some = wait(self.running, timeout=POLL_S, return_when=FIRST_COMPLETED).done
+        for future in some:
             q, number = self.running.pop(future)
             row = _row_of(q, self.plan, future)
             answering.write(row.pop("files", {}), self.plan.out)
