@@ -102,14 +102,26 @@ def session(url: str) -> requests.Session:
 
 
 class Connections(HTTPAdapter):
-    """The connections to one endpoint. Which of urllib3's pools serves it is found once."""
+    """The connections to one endpoint. What depends on its address alone is found once, and `send`
+    returns urllib3's response as it is.
+    """
 
-    pool: urllib3.HTTPConnectionPool | None = None
+    pool: Any = None
+    targets: dict[str, str]  # URL -> what the first line of a request names
 
     def get_connection_with_tls_context(self, *how: Any, **more: Any) -> Any:
         if self.pool is None:
+            self.targets = {}
             self.pool = super().get_connection_with_tls_context(*how, **more)
         return self.pool
+
+    def request_url(self, request: Any, proxies: Any) -> str:
+        if request.url not in self.targets:
+            self.targets[request.url] = super().request_url(request, proxies)
+        return self.targets[request.url]
+
+    def build_response(self, req: Any, resp: Any) -> Any:
+        return resp
 
 
 @cache
@@ -126,20 +138,20 @@ def _session(url: str, process_id: int) -> requests.Session:
     return made
 
 
-@cache
-def _post_to(url: str, key: str) -> requests.PreparedRequest:
-    """A request without a body, to be copied."""
-    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-    headers |= {"user-agent": "orchestra-min", "accept-encoding": "gzip, deflate"}
-    return requests.Request("POST", url, headers=headers).prepare()
-
-
 def by_requests(url: str, body: Body, key: str, timeout_s: float) -> Response:
     """One POST. Redirects are not followed. Raises NoAnswer."""
 
     def prepare() -> requests.PreparedRequest:
-        request = _post_to(url, key).copy()
-        request.prepare_body(json.dumps(body).encode(), None)
+        request = requests.PreparedRequest()
+        data = json.dumps(body).encode()
+        headers: Any = {"authorization": f"Bearer {key}", "user-agent": "orchestra-min"}
+        headers |= {
+            "content-type": "application/json",
+            "accept-encoding": "gzip, deflate",
+        }
+        headers["Content-Length"] = str(len(data))
+        request.method, request.url, request.body = "POST", url, data
+        request.headers = headers
         return request
 
     return deliver(url, prepare, timeout_s)
@@ -152,22 +164,22 @@ def deliver(
     connections = session(url)
     deadline = time.monotonic() + timeout_s
     try:
-        response = connections.get_adapter(url).send(
+        response: Any = connections.get_adapter(url).send(
             prepare(),
             stream=True,
             timeout=(min(CONNECT_S, timeout_s), timeout_s),
             verify=connections.verify or False,
             proxies=connections.proxies,
         )
-        with response:
-            if response.status_code < 200:  # end the connection: the answer comes later
+        try:
+            if response.status < 200:  # end the connection: the answer comes later
                 raise NoAnswer("only an interim answer came", billed=True)
             content = _content_of(response, deadline)
+        finally:
+            response.close()  # the connection is kept if all of the answer was read
         headers = response.headers
         wait_s = retry_after_s(headers.get("retry-after", ""))
-        return Response(
-            response.status_code, content, wait_s, headers.get("location", "")
-        )
+        return Response(response.status, content, wait_s, headers.get("location", ""))
     except (OSError, ValueError, urllib3.exceptions.HTTPError) as error:
         reason = repr(error)
         never_sent = any(name in reason for name in NEVER_SENT)
@@ -176,13 +188,15 @@ def deliver(
         raise NoAnswer(why, not never_sent, timed_out) from None
 
 
-def _content_of(response: requests.Response, deadline: float) -> bytes:
+def _content_of(response: Any, deadline: float) -> bytes:
     """The body, decoded. Raises NoAnswer."""
-    if not isinstance(response.raw, urllib3.HTTPResponse):  # of a test double, as vcrpy has it
-        return bytes(response.content)
+    if not isinstance(
+        response, urllib3.HTTPResponse
+    ):  # of a test double, as vcrpy has it
+        return bytes(response.read())
     pieces = []
     size = 0
-    while piece := response.raw.read1(1 << 16, decode_content=True):
+    while piece := response.read1(1 << 16, decode_content=True):
         pieces.append(piece)
         size += len(piece)
         if size > MAX_BYTES:

@@ -138,7 +138,9 @@ def select(
     failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")]
     note = say("notes", "left_out", count=len(history))
     left_tokens = limit_tokens - tokens(note) - 1
-    return pieces, _chosen(pieces, terms(question), left_tokens, failed[-KEPT_FAILURES:])
+    return pieces, _chosen(
+        pieces, terms(question), left_tokens, failed[-KEPT_FAILURES:]
+    )
 
 
 def _chosen(

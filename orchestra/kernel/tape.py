@@ -57,6 +57,8 @@ OVER_BUDGET = "budget"  # the cause of a Failure whose call was not started
 SUMMARY = (
     "summary"  # the part of a sub-task's place that asks for its summary: r1/t2/summary
 )
+PLAIN = json.JSONEncoder(ensure_ascii=False, default=str)
+SORTED = json.JSONEncoder(ensure_ascii=False, default=str, sort_keys=True)
 Mode = Literal["record", "resume", "replay"]
 Row = dict[str, Any]
 Redact = Callable[[str], str]
@@ -371,7 +373,7 @@ def key_and_text(kind: str, request: Row) -> tuple[str, str]:
         fields["kind_"] = fields.pop("kind")
     fields["kind"] = kind
     url = fields.pop("url", None) if kind in ADDRESSED else None
-    text = json.dumps(fields, sort_keys=True, ensure_ascii=False, default=str)
+    text = SORTED.encode(fields)
     if _may_have_base64(text):
         text = BASE64.sub(_digest, text)
     key = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -130,12 +130,18 @@ class Tool:
         return {**self.inputs, "properties": properties}
 
 
-def tool(name: str, *capabilities: str) -> Callable[[Callable[..., str]], Tool]:
-    """Turns a function into a Tool. The model does not see the parameter `env`."""
+def tool(
+    name: str,
+    *capabilities: str,
+    plain: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> Callable[[Callable[..., str]], Tool]:
+    """Turns a function into a Tool. The model does not see a parameter of type Environment. `plain`
+    takes references out of the schema, which nested types bring.
+    """
 
     def wrap(function: Callable[..., str]) -> Tool:
         model = _arguments_of(name, function)
-        schema = model.model_json_schema()
+        schema = plain(model.model_json_schema())
         signature = ", ".join(_typed(*row) for row in schema["properties"].items())
         return Tool(
             name=name,
@@ -154,7 +160,9 @@ def tool(name: str, *capabilities: str) -> Callable[[Callable[..., str]], Tool]:
 def _arguments_of(name: str, function: Callable[..., str]) -> type[BaseModel]:
     types = get_type_hints(function, localns=globals(), include_extras=True)
     fields: dict[str, Any] = {}
-    for parameter in list(inspect.signature(function).parameters.values())[1:]:
+    for parameter in inspect.signature(function).parameters.values():
+        if types[parameter.name] is Environment:
+            continue
         is_required = parameter.default is inspect.Parameter.empty
         default = Field(... if is_required else parameter.default)
         fields[parameter.name] = (types[parameter.name], default)
