@@ -61,7 +61,7 @@ def test_the_tests_that_papers_md_names_are_checked_when_they_run():
 @pytest.mark.parametrize("number", [1, 3, *range(5, 16), 19, 20, 21, 22, 26, 27, 28, 29, 30, 31])
 def test_an_equation_is_named_where_it_is_computed(number):
     folders = (
-        ROOT / d for d in ("", "orchestra/kernel", "orchestra/methods", "orchestra/training")
+        ROOT / "orchestra" / name for name in ("..", "kernel", "methods", "training", "curation")
     )
     text = "\n".join(p.read_text() for folder in folders for p in folder.glob("*.py"))
     ranges = re.findall(r"Eq\. (\d+)(?:-(\d+))?", text)
