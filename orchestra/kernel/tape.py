@@ -202,7 +202,7 @@ Source = Callable[[str, str, str, int], Exchange | None]
 
 def as_json(value: Any) -> str:
     """JSON that can be written: half a surrogate pair is replaced."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = PLAIN.encode(value)
     return text if text.isascii() else HALF_PAIR.sub("\ufffd", text)
 
 
