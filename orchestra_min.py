@@ -26,9 +26,9 @@ from __future__ import annotations
 
 if __name__ == "__main__":
     # Before the imports, which take time: a signal may come meanwhile.
-    from orchestra.__main__ import start
+    from importlib import import_module
 
-    start()  # does not return
+    import_module("orchestra.__main__").start()  # does not return
 
 import re
 import shutil
@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -733,6 +734,5 @@ def ending_of(error: BaseException) -> Ending:
 
 def main(words: Sequence[str] | None = None) -> int:
     """The command, which is a layer above this file. Returns its exit code."""
-    from orchestra.command import main as command
-
+    command = import_module("orchestra.command").main
     return int(command(sys.argv[1:] if words is None else words))

@@ -10,11 +10,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import orchestra.command.flags as flags
+import orchestra.command.names as names
+import orchestra.command.outside as outside
+import orchestra.command.pool_file as pool_file
+import orchestra.command.terminal as terminal
+import orchestra.command.trust as trust
 import orchestra_min
 from orchestra import parts
-from orchestra.command import flags, names, outside, pool_file, terminal, trust
 from orchestra.command.log import logged_in
 from orchestra.command.redact import Redact
+from orchestra.command.status import status_line
 from orchestra.command.terminal import interruption
 from orchestra.kernel.folder import Manifest, Options, read_manifest
 from orchestra.kernel.vocabulary import ConfigError, Pool
@@ -48,6 +54,8 @@ def _new_run(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
     given = _at_shell(a, folder, options, bool(media))
     sources, reused = _answers(a.reuse)
     pool = pool_file.with_models(pool)
+    if not (a.quiet or parts.can_run_code(options)):
+        terminal.tell(sandbox_missing())
     named = names.objects(options, folder / "mcp.log", redact)
     objects, more = stack.enter_context(named)
     more = {**more, **reused}
@@ -75,6 +83,8 @@ def _resume(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
     pool = trust.reached(folder, stored.pool, named)
     _tell_moved(stored.pool, pool)
     given, resolve = trust.objects_again(a, folder, stored, stack, redact)
+    if stored.more.get("code", True) and not parts.can_run_code(stored.options):
+        raise ConfigError(f"{folder}: the run may run code; {sandbox_missing()}")
     given |= changes(a, folder, stored, resolve, given)
     own = flags.own_options(stored.options, a.option)
     times = {name: {**a.set, **own}.get(name) for name in ("timeout_s", "patience_s")}
@@ -129,6 +139,13 @@ def _pool_of_fork(a: argparse.Namespace, stored: Pool, named: Pool) -> Pool:
             replace(named, main=stored.main if kept else named.main)
         )
     return trust.reached(a.resume, stored, named)
+
+
+def sandbox_missing() -> str:
+    """Why there is no sandbox, and what to do."""
+    from orchestra.tools.sandbox import missing
+
+    return missing()
 
 
 # ---- what they need ------------------------------------------------------------------------------
@@ -207,7 +224,8 @@ def _listening(
 ) -> Iterator[dict[str, Any]]:
     """The listeners of a run, and what ends it."""
     interruption.running.append(folder)
-    with terminal.progress(a, redact.text) as shown, logged_in(folder) as log:
+    shows = terminal.progress(a, redact.text, status_line)
+    with shows as shown, logged_in(folder) as log:
         yield {"listeners": (log, *shown), "cancelled": interruption.cancelled}
     interruption.running.remove(folder)
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from orchestra.kernel.folder import LAST_STEP, Event, Listener
+from orchestra.kernel.folder import LAST_STEP, Event, Listener, read_manifest
 from orchestra.kernel.vocabulary import Place
 from orchestra_min import Outcome, ending_of
 
@@ -35,6 +35,7 @@ LINE_CHARS = 200
 TEXT_CHARS = 1000  # of a thought or an observation, with --verbose
 OBSERVATION_CHARS = 300
 Text = Callable[[str], str]
+Status = Callable[[], contextlib.AbstractContextManager[Listener]]
 
 
 class Interruption:
@@ -150,15 +151,17 @@ def _escaped(text: str, stream: TextIO) -> str:
 
 
 @contextlib.contextmanager
-def progress(a: argparse.Namespace, redact: Text) -> Iterator[tuple[Listener, ...]]:
-    """The listeners of a run. Inside, what others print goes to standard error, too."""
+def progress(
+    a: argparse.Namespace, redact: Text, status_line: Status | None = None
+) -> Iterator[tuple[Listener, ...]]:
+    """The listeners of a run. Inside, what others print goes to standard error, too. `status_line`
+    shows who is at work, on a terminal.
+    """
     show = partial(_tell_event, a.verbose, redact)
     with contextlib.redirect_stdout(sys.stderr):
         if a.quiet:
             yield ()
-        elif sys.stderr.isatty():
-            from orchestra.command.status import status_line
-
+        elif status_line is not None and sys.stderr.isatty():
             with status_line() as update:
                 yield show, update
         else:
@@ -211,9 +214,8 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
 def _reused(run: Path) -> dict[str, Any]:
     """What a run took from others; most take nothing, which their run.json shows."""
     saved = {"reused_calls": 0, "saved_usd": 0.0}
-    file = run / "run.json"
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    if '"reuse"' in text or '"parent"' in text:
+    more = read_manifest(run).more
+    if more.get("reuse") or more.get("parent"):
         from orchestra.report.totals import totals_in
 
         totals = totals_in(run)
