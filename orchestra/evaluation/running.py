@@ -25,7 +25,7 @@ from orchestra.evaluation.sweep_folder import MOST_REPEATS, earlier_rows, earlie
 from orchestra.evaluation.workers import Workers
 from orchestra.kernel.folder import Options
 from orchestra.kernel.vocabulary import ConfigError, Pool
-from orchestra_min import with_names
+from orchestra_min import with_defaults
 
 FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "data": (
@@ -102,8 +102,7 @@ def check_flags(a: argparse.Namespace) -> None:
 
 def _plan(a: argparse.Namespace, of_run: argparse.Namespace, asked: Sequence[Question]) -> Plan:
     """The models and options of the sweep. Raises ConfigError."""
-    options = with_names(of_run.options)
-    _check_names(options)
+    options = _with_defaults(of_run.options)
     pool = checked_pool(of_run.backends, of_run.model, a.budget)
     if a.world:
         from orchestra.minigaia.agent import check
@@ -119,11 +118,13 @@ def _plan(a: argparse.Namespace, of_run: argparse.Namespace, asked: Sequence[Que
     )
 
 
-def _check_names(options: Options) -> None:
-    """Raises ConfigError if Python of the user cannot be loaded. MCP servers are not started."""
+def _with_defaults(options: Options) -> Options:
+    """The options with the defaults of the method. MCP servers are not started yet. Raises
+    ConfigError if Python of the user cannot be loaded.
+    """
     more = {name: value for name, value in options.more.items() if name != "mcp"}
-    with objects(replace(options, more=more), Path(), Redact([])):
-        pass
+    with objects(replace(options, more=more), Path(), Redact([])) as (given, _):
+        return with_defaults(options, given.get("method"))
 
 
 def checked_pool(backends: Path | None, model: str | None, budget_usd: float | None) -> Pool:
