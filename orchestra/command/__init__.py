@@ -4,6 +4,7 @@ flags.py      the flags of a run, and errors   recording.py  a run that is paid 
 terminal.py   what is printed                  pool_file.py  the models
 outside.py    checks of a folder from others   names.py      FILE.py:NAME becomes an object
 signals.py    Ctrl-C and SIGTERM               trust.py      what must be allowed again
+words.py      the words of a new run           way_on.py     how to go on with a run
 runs.py       the list of runs                 redact.py     keys in texts
 status.py     who is at work                   log.py        RUN/log.txt
 """
@@ -17,7 +18,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from importlib import import_module
@@ -46,7 +46,6 @@ PROGRAMS = {  # of other layers, and the function that runs them
     "optimize-prompt": "orchestra.curation.optimize_prompt:main",
 }
 VERBS = ("replay", "resume", "runs", "help", "version")
-EXTENSION = re.compile(r"\S+\.[A-Za-z][A-Za-z0-9]{0,4}")
 DAMAGE = (
     ValueError,
     TypeError,
@@ -56,7 +55,6 @@ DAMAGE = (
     RecursionError,
 )
 WHY_CHARS = 200
-SCRIPT = Path(orchestra_min.__file__)
 
 
 def main(words: Sequence[str]) -> int:
@@ -118,7 +116,10 @@ class Command:
             from orchestra.command.recording import record
 
             if not a.resume:
-                _read_question(a)
+                from orchestra.command.words import complete, read_question
+
+                complete(a)
+                read_question(a, [*PROGRAMS, *VERBS])
             outcome = record(a, self.began)
         terminal.report(outcome, a, self.redact)
         if not (a.quiet or a.replay):
@@ -148,7 +149,9 @@ class Command:
             return ""
         if not os.path.lexists(self.folder / "run.json"):
             return ""
-        return f"continue with: {_resume_command(self.folder, self.args)}"
+        from orchestra.command.way_on import resume_command
+
+        return f"continue with: {resume_command(self.folder, self.args)}"
 
 
 # ---- the words -----------------------------------------------------------------------------------
@@ -173,72 +176,6 @@ def _list_runs(words: Sequence[str]) -> int:
     p.add_argument("--json", action="store_true", help="as a JSON list")
     a = p.parse_args(list(words))
     return list_runs(a.folder, a.json)
-
-
-def _read_question(a: argparse.Namespace) -> None:
-    """Set `question` and `files` from the words without a flag: after a question in quotes, and
-    with --question, they are files. Without quotes they are the question; those at its end that are
-    files belong to it. What may be a misspelled command or file is refused. Raises ConfigError.
-    """
-    words = list(a.words)
-    files: list[str] = []
-    if a.question is None:
-        if not words:
-            raise ConfigError(
-                'the question is missing: orchestra-min "..." FILE, or make demo'
-            )
-        _check_first_word(words)
-        is_quoted = len(words[0].split()) > 1 or all(
-            Path(w).is_file() for w in words[1:]
-        )
-        if is_quoted:
-            a.question = words.pop(0)
-        else:
-            while len(words) > 1 and Path(words[-1]).is_file():
-                files.insert(0, words.pop())
-            _check_no_file(words)
-            a.question = " ".join(words)
-            words = []
-    for word in words:
-        if not Path(word).is_file():
-            advice = "put the whole question into one pair of quotes"
-            raise ConfigError(f"{word}: there is no such file; or, {advice}")
-    a.files = [(kind, path) if kind else path for kind, path in a.file]
-    a.files += [Path(word) for word in [*words, *files]]
-    if a.question == "-":
-        a.question = sys.stdin.buffer.read().decode("utf-8", "replace")
-    if not a.question.strip():
-        raise ConfigError("the question is empty; give it a text")
-
-
-def _check_first_word(words: Sequence[str]) -> None:
-    """Raises ConfigError for a first word that may be a command or a file, or is alone."""
-    first = words[0]
-    if Path(first).is_file():
-        quoted = shlex.quote(first)
-        raise ConfigError(
-            f'{first} is a file; the question comes first: {PROGRAM} "..." {quoted}'
-        )
-    if len(first.split()) > 1:
-        return
-    near = difflib.get_close_matches(
-        first.lower(), [*PROGRAMS, *VERBS], n=1, cutoff=0.75
-    )
-    asked = "a question in quotes, or with --question, is one"
-    if near:
-        raise ConfigError(
-            f"{first} is not a command; did you mean {near[0]}? ({asked})"
-        )
-    if len(words) == 1 and first.strip() and not first.endswith("?"):
-        raise ConfigError(f"{first} is not a command (see --help); {asked}")
-
-
-def _check_no_file(words: Sequence[str]) -> None:
-    """Raises ConfigError for a word that looks like a file that is not there."""
-    for word in words:
-        if EXTENSION.fullmatch(word):
-            advice = "put a question that names it into quotes"
-            raise ConfigError(f"{word}: there is no such file; {advice}")
 
 
 # ---- a replay ------------------------------------------------------------------------------------
@@ -289,36 +226,3 @@ def _tell_what_changed(a: argparse.Namespace, folder: Path) -> None:
     for before in ([a.resume] if is_fork else a.reuse)[:1]:
         for line in import_module("orchestra.variation.diff").lines_of(before, folder):
             tell(line)
-
-
-def _resume_command(folder: Path, a: argparse.Namespace) -> str:
-    """The command with each permission that a resume needs again."""
-    words = ["resume", str(folder.absolute())]
-    for flag, path in (("--backends", a.backends), ("--workdir", a.workdir)):
-        words += [flag, str(path.absolute())] if path else []
-    reused = [*a.reuse]
-    if (
-        a.resume and a.resume.absolute() != folder.absolute()
-    ):  # a fork may reuse its run
-        is_reused = a.resume.resolve().name in read_manifest(folder).more.get(
-            "reuse", ()
-        )
-        reused = [a.resume, *reused] if is_reused else reused
-    if reused:
-        words += ["--reuse", ",".join(str(run.absolute()) for run in reused)]
-    for flag, name in (("--method", a.method), ("--agent", a.agent)):
-        words += [flag, _absolute(name)] if ":" in (name or "") else []
-    for tool in a.tools or ():
-        words += ["--tools", _absolute(tool)]
-    for flag, values in (("--mcp", a.mcp), ("--allow-host", a.allow_host)):
-        for value in values or ():
-            words += [flag, value]
-    words += ["--unsafe-code"] if a.unsafe_code else []
-    program = [PROGRAM] if shutil.which(PROGRAM) else [sys.executable, str(SCRIPT)]
-    return shlex.join([*program, *words])
-
-
-def _absolute(spec: str) -> str:
-    """FILE.py:NAME with the whole path; package.module:NAME as it is."""
-    where, _, name = spec.rpartition(":")
-    return f"{Path(where).absolute()}:{name}" if where.endswith(".py") else spec

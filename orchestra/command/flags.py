@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -66,7 +66,7 @@ class OneLineParser(argparse.ArgumentParser):
 # ---- values --------------------------------------------------------------------------------------
 
 
-def _checked(
+def checked(
     read: Callable[[str], float], is_right: Callable[[Any], bool], wanted: str
 ) -> Read:
     """Reads a value. argparse and `option` show the error's text behind the flag."""
@@ -82,10 +82,9 @@ def _checked(
     return value
 
 
-count = _checked(int, lambda n: 1 <= n <= MOST, f"a whole number from 1 to {MOST}")
-money = _checked(float, lambda n: 0 <= n <= 1e9, "an amount in USD")
-seconds = _checked(float, lambda n: 0 < n <= MOST_S, "a number of seconds")
-pause = _checked(float, lambda n: 0 <= n <= MOST_S, "a number of seconds")
+count = checked(int, lambda n: 1 <= n <= MOST, f"a whole number from 1 to {MOST}")
+money = checked(float, lambda n: 0 <= n <= 1e9, "an amount in USD")
+seconds = checked(float, lambda n: 0 < n <= MOST_S, "a number of seconds")
 
 
 def _host(text: str) -> str:
@@ -203,10 +202,6 @@ OPTIONS = {
     },
     **{name: name for name in ("parallel", "tools", "mcp", "unsafe_code")},
 }
-OWN_OPTIONS = {
-    "patience_s": pause,
-    "context_tokens": count,
-}  # of the kernel, without a flag
 # What may be given to a replay, and to a resume that is not a fork; the rest is in run.json
 TO_A_REPLAY = (
     "replay",
@@ -290,28 +285,12 @@ def read(
         setattr(a, name, vars(a)[name] or ())
     _check_together(a)
     a.options = Options.of(**a.set)
-    if a.replay is None and a.resume is None:
-        a.set |= own_options(a.options, a.option)
-        a.options = Options.of(**a.set)
-        _check_use(a.options)
     return a
 
 
 def _names() -> list[str]:
     rows = [row for group in (*GROUPS.values(), OF_A_FORK) for row in group]
     return [flag.replace("-", "_") for flag, *_ in rows]
-
-
-def of_runs(words: Sequence[str], program: str = "evaluate run") -> argparse.Namespace:
-    """The flags of each run of a sweep. Raises ConfigError for those of one run."""
-    a = read(words, program)
-    of_one = ("question", "file", "out", "json", "replay", "resume", "reuse", "workdir")
-    for name in of_one:
-        if name in a.given:
-            raise ConfigError(f"--{name}: is for one run; leave it out")
-    if a.words:
-        raise ConfigError(f"{a.words[0]}: questions come from --data; leave it out")
-    return a
 
 
 def _check_together(a: argparse.Namespace) -> None:
@@ -332,57 +311,3 @@ def _check_together(a: argparse.Namespace) -> None:
         raise ConfigError(
             f"--{name.replace('_', '-')}: is stored in {folder}; leave it out"
         )
-
-
-def _check_use(options: Options) -> None:
-    """Raises ConfigError for an option that the method does not use."""
-    if ":" in options.method:
-        return
-    method = parts.method_class(options)
-    name = options.method or parts.METHOD
-    if options.rounds and method.rounds == 1:
-        raise ConfigError(f"--rounds: --method {name} has one round")
-    if options.more.get("prompts") == "small" and name not in parts.SMALL_METHODS:
-        owners = " or ".join(parts.SMALL_METHODS)
-        raise ConfigError(f"--prompts small: belongs to --method {owners}")
-    if options.agent == "mini-swe" and name != "aorchestra":
-        raise ConfigError("--agent mini-swe: belongs to --method aorchestra")
-    if ":" not in options.agent and options.agent not in ("", "react", "mini-swe"):
-        known = "one of react, mini-swe, or FILE.py:NAME"
-        raise ConfigError(f"--agent {options.agent}: {known}")
-
-
-def own_options(options: Options, words: Sequence[str]) -> dict[str, Any]:
-    """The options of --option NAME=VALUE, or NAME=@FILE: those of the kernel that have no flag, and
-    what the method declares. Raises ConfigError.
-    """
-    found = {}
-    known: Mapping[str, Read] = OWN_OPTIONS
-    if words:
-        known = {**OWN_OPTIONS, **_declared(options)}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not equals or name not in known:
-            raise ConfigError(
-                f"--option {word}: needs NAME=VALUE; names: {', '.join(known)}"
-            )
-        try:
-            if text.startswith("@"):
-                text = Path(text[1:]).read_text(encoding="utf-8-sig")
-            found[name] = known[name](text)
-        except (ValueError, argparse.ArgumentTypeError) as error:
-            raise ConfigError(f"--option {name}: {error}") from None
-        except OSError as error:
-            raise ConfigError(f"--option {name}={text}: {error.strerror}") from None
-    return found
-
-
-def _declared(options: Options) -> Mapping[str, Read]:
-    """The options of the method's class."""
-    if ":" in options.method:
-        from orchestra.command.names import load
-
-        method = load(options.method, f"--method {options.method}")
-    else:
-        method = parts.method_class(options)
-    return getattr(method, "options", {})

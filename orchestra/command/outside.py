@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from io import BufferedReader
@@ -25,6 +26,7 @@ MAX_LINE_BYTES = 64 << 20
 MAX_LINES = 100_000
 MAX_SETTINGS_BYTES = 16 << 20  # of run.json, or of a like file
 MAX_MEDIA_BYTES = 4 << 30  # of all media together
+MANY_ATTEMPTS = re.compile(rb'"unanswered":\s*\d{5}')  # they are charged one by one
 STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 NO_BRACKET = bytes(set(range(256)) - STEP.keys())
 SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # to open a pipe would block
@@ -56,6 +58,10 @@ def check_run(folder: Path) -> None:
         if os.path.lexists(folder / name):
             for line in _lines(folder / name, MAX_FILE_BYTES):
                 _check_values(folder / name, line)
+                if MANY_ATTEMPTS.search(line):
+                    raise ConfigError(
+                        f"{folder / name} is damaged: very many attempts of a call"
+                    )
 
 
 # ---- a file --------------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import orchestra.command.flags as flags
 import orchestra.command.names as names
 import orchestra.command.outside as outside
 import orchestra.command.pool_file as pool_file
 import orchestra.command.terminal as terminal
 import orchestra.command.trust as trust
+import orchestra.command.words as words
 import orchestra_min
 from orchestra import parts
 from orchestra.command.log import logged_in
@@ -86,7 +86,7 @@ def _resume(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
     if stored.more.get("code", True) and not parts.can_run_code(stored.options):
         raise ConfigError(f"{folder}: the run may run code; {sandbox_missing()}")
     given |= changes(a, folder, stored, resolve, given)
-    own = flags.own_options(stored.options, a.option)
+    own = words.own_options(stored.options, a.option)
     times = {name: {**a.set, **own}.get(name) for name in ("timeout_s", "patience_s")}
     set_again = {name: value for name, value in times.items() if value is not None}
     options = replace(stored.options, **set_again)
@@ -109,7 +109,7 @@ def _fork(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
     changed = dict(a.set)
     if "tools" in changed:  # a file may have moved
         changed["tools"] = [short.get(names.short_name(t), t) for t in changed["tools"]]
-    changed |= flags.own_options(
+    changed |= words.own_options(
         Options.of(**{**stored.options.row(), **changed}), a.option
     )
     options = Options.of(**{**stored.options.row(), **changed})

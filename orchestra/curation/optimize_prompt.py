@@ -36,7 +36,7 @@ from string import Template
 from typing import Any
 
 from orchestra import parts
-from orchestra.command import flags, outside, terminal
+from orchestra.command import flags, outside, terminal, words
 from orchestra.command.redact import Redact
 from orchestra.command.runs import table
 from orchestra.curation.pareto import COLUMNS, Version, front
@@ -47,10 +47,17 @@ from orchestra.evaluation.sweep_folder import write_whole
 from orchestra.kernel.chat import Chat
 from orchestra.kernel.folder import Options, in_order
 from orchestra.kernel.money import Purse
-from orchestra.kernel.prompts import ROOT, as_messages, capped, explained, quoted_whole, render
+from orchestra.kernel.prompts import (
+    ROOT,
+    after_thinking,
+    as_messages,
+    capped,
+    explained,
+    quoted_whole,
+    render,
+)
 from orchestra.kernel.tape import Tape
 from orchestra.kernel.vocabulary import Backend, ConfigError, ModelMistake, Pool, Reply
-from orchestra.kernel.prompts import after_thinking
 from orchestra.variation.recorded import recorded
 from orchestra_min import Outcome
 
@@ -242,7 +249,7 @@ def parser() -> argparse.ArgumentParser:
 def arguments(p: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
     """The flags of this program and those of a run. Raises ConfigError."""
     own, rest = p.parse_known_args(argv)
-    of_run = flags.of_runs(rest)
+    of_run = words.of_runs(rest)
     if of_run.options.method not in METHODS:
         raise ConfigError(f"needs --method {' or '.join(METHODS)}")
     if not (own.budget and own.iterations > 0):

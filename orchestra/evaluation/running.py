@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestra.command import flags, pool_file
+from orchestra.command import pool_file, words
 from orchestra.command.names import objects
 from orchestra.command.redact import Redact
 from orchestra.evaluation import gaia, questions
@@ -68,7 +68,7 @@ def add_flags(p: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
     """A sweep. Returns 1 if a question failed or was not started."""
-    of_run = flags.of_runs(rest)
+    of_run = words.of_runs(rest)
     check_flags(a)
     workers = Workers(a.workers or "auto")
     a.data = gaia.data_file(a.data)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra import parts
-from orchestra.command import flags, pool_file, terminal
+from orchestra.command import pool_file, terminal, words
 from orchestra.evaluation import comparison, omnigaia_tables, running, scoring
 from orchestra.evaluation.choosing import selected
 from orchestra.evaluation.judge import judge_of
@@ -138,7 +138,7 @@ def _checked(
         if flag in FIXED:
             raise ConfigError(f"{flag}: is that of the paper here; leave it out")
     running.check_flags(_flags(a, methods[0]))
-    found = [flags.of_runs(_of_run(rest, method)) for method in methods]
+    found = [words.of_runs(_of_run(rest, method)) for method in methods]
     return found[0]
 
 

@@ -1,0 +1,170 @@
+"""The words of a new run: its question and files, and the options without a flag of their own."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orchestra.command.flags as flags
+from orchestra import parts
+from orchestra.kernel.folder import Options
+from orchestra.kernel.vocabulary import ConfigError
+
+EXTENSION = re.compile(r"\S+\.[A-Za-z][A-Za-z0-9]{0,4}")
+pause = flags.checked(float, lambda n: 0 <= n <= flags.MOST_S, "a number of seconds")
+OWN_OPTIONS = {
+    "patience_s": pause,
+    "context_tokens": flags.count,
+}  # of the kernel, without a flag
+
+
+# ---- the question --------------------------------------------------------------------------------
+
+
+def read_question(a: argparse.Namespace, commands: Sequence[str]) -> None:
+    """Set `question` and `files` from the words without a flag: after a question in quotes, and
+    with --question, they are files. Without quotes they are the question; those at its end that are
+    files belong to it. What may be a misspelled command or file is refused. Raises ConfigError.
+    """
+    words = list(a.words)
+    files: list[str] = []
+    if a.question is None:
+        if not words:
+            raise ConfigError(
+                'the question is missing: orchestra-min "..." FILE, or make demo'
+            )
+        _check_first_word(words, commands)
+        is_quoted = len(words[0].split()) > 1 or all(
+            Path(w).is_file() for w in words[1:]
+        )
+        if is_quoted:
+            a.question = words.pop(0)
+        else:
+            while len(words) > 1 and Path(words[-1]).is_file():
+                files.insert(0, words.pop())
+            _check_no_file(words)
+            a.question = " ".join(words)
+            words = []
+    for word in words:
+        if not Path(word).is_file():
+            advice = "put the whole question into one pair of quotes"
+            raise ConfigError(f"{word}: there is no such file; or, {advice}")
+    a.files = [(kind, path) if kind else path for kind, path in a.file]
+    a.files += [Path(word) for word in [*words, *files]]
+    if a.question == "-":
+        a.question = sys.stdin.buffer.read().decode("utf-8", "replace")
+    if not a.question.strip():
+        raise ConfigError("the question is empty; give it a text")
+
+
+def _check_first_word(words: Sequence[str], commands: Sequence[str]) -> None:
+    """Raises ConfigError for a first word that may be a command or a file, or is alone."""
+    first = words[0]
+    if Path(first).is_file():
+        quoted = shlex.quote(first)
+        raise ConfigError(
+            f'{first} is a file; the question comes first: orchestra-min "..." {quoted}'
+        )
+    if len(first.split()) > 1:
+        return
+    near = difflib.get_close_matches(first.lower(), commands, n=1, cutoff=0.75)
+    asked = "a question in quotes, or with --question, is one"
+    if near:
+        raise ConfigError(
+            f"{first} is not a command; did you mean {near[0]}? ({asked})"
+        )
+    if len(words) == 1 and first.strip() and not first.endswith("?"):
+        raise ConfigError(f"{first} is not a command (see --help); {asked}")
+
+
+def _check_no_file(words: Sequence[str]) -> None:
+    """Raises ConfigError for a word that looks like a file that is not there."""
+    for word in words:
+        if EXTENSION.fullmatch(word):
+            advice = "put a question that names it into quotes"
+            raise ConfigError(f"{word}: there is no such file; {advice}")
+
+
+# ---- the options ---------------------------------------------------------------------------------
+
+
+def complete(a: argparse.Namespace) -> None:
+    """Read --option into `set` and `options`, and check that the method uses them. Raises
+    ConfigError.
+    """
+    a.set |= own_options(a.options, a.option)
+    a.options = Options.of(**a.set)
+    _check_use(a.options)
+
+
+def of_runs(words: Sequence[str], program: str = "evaluate run") -> argparse.Namespace:
+    """The flags of each run of a sweep. Raises ConfigError for those of one run."""
+    a = flags.read(words, program)
+    complete(a)
+    of_one = ("question", "file", "out", "json", "replay", "resume", "reuse", "workdir")
+    for name in of_one:
+        if name in a.given:
+            raise ConfigError(f"--{name}: is for one run; leave it out")
+    if a.words:
+        raise ConfigError(f"{a.words[0]}: questions come from --data; leave it out")
+    return a
+
+
+def _check_use(options: Options) -> None:
+    """Raises ConfigError for an option that the method does not use."""
+    if ":" in options.method:
+        return
+    method = parts.method_class(options)
+    name = options.method or parts.METHOD
+    if options.rounds and method.rounds == 1:
+        raise ConfigError(f"--rounds: --method {name} has one round")
+    if options.more.get("prompts") == "small" and name not in parts.SMALL_METHODS:
+        owners = " or ".join(parts.SMALL_METHODS)
+        raise ConfigError(f"--prompts small: belongs to --method {owners}")
+    if options.agent == "mini-swe" and name != "aorchestra":
+        raise ConfigError("--agent mini-swe: belongs to --method aorchestra")
+    if ":" not in options.agent and options.agent not in ("", "react", "mini-swe"):
+        known = "one of react, mini-swe, or FILE.py:NAME"
+        raise ConfigError(f"--agent {options.agent}: {known}")
+
+
+def own_options(options: Options, words: Sequence[str]) -> dict[str, Any]:
+    """The options of --option NAME=VALUE, or NAME=@FILE: those of the kernel that have no flag, and
+    what the method declares. Raises ConfigError.
+    """
+    found = {}
+    known: Mapping[str, flags.Read] = OWN_OPTIONS
+    if words:
+        known = {**OWN_OPTIONS, **_declared(options)}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or name not in known:
+            raise ConfigError(
+                f"--option {word}: needs NAME=VALUE; names: {', '.join(known)}"
+            )
+        try:
+            if text.startswith("@"):
+                text = Path(text[1:]).read_text(encoding="utf-8-sig")
+            found[name] = known[name](text)
+        except (ValueError, argparse.ArgumentTypeError) as error:
+            raise ConfigError(f"--option {name}: {error}") from None
+        except OSError as error:
+            raise ConfigError(f"--option {name}={text}: {error.strerror}") from None
+    return found
+
+
+def _declared(options: Options) -> Mapping[str, flags.Read]:
+    """The options of the method's class."""
+    if ":" in options.method:
+        from orchestra.command.names import load
+
+        method = load(options.method, f"--method {options.method}")
+    else:
+        method = parts.method_class(options)
+    return getattr(method, "options", {})
