@@ -626,8 +626,9 @@ def resume(
     **given: Any,
 ) -> Outcome:
     """Continue a run, paying only for calls that are not on its tape. If none is missing, nothing
-    is paid. `pool`: where its models are served now. The rest is as for `replay`. Raises TapeMiss if
-    the run has its answer and would now send another request.
+    is paid. `pool`: where its models are served now. The rest is as for `replay`.
+
+    Raises TapeMiss if the run has its answer and would now send another request.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)

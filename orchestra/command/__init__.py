@@ -12,12 +12,8 @@ status.py     who is at work                   log.py        RUN/log.txt
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import os
-import re
-import shlex
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from importlib import import_module
