@@ -7,16 +7,16 @@ import subprocess
 
 import pytest
 
-import orchestra_min
-from orchestra.runtime.permission import named_again
-from orchestra.runtime.run_folder import Manifest
+from orchestra.command.trust import check_named_again
+from orchestra.kernel.folder import Manifest
+from orchestra.tools import sandbox
 from tests.conftest import ROOT, ConfigError, Options, needs_sandbox, pool_at
-from tests.program import any_method, called, line_of, pool_file, replay, resume, runs, tool_file
+from tests.program import any_method, called, line_of, pool_file, tool_file
 from tests.scripted import Endpoint
 from tests.tools.conftest import raw
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
-run, CODE = runs("react"), "ExecuteCodeAction(code"
+CODE = "ExecuteCodeAction(code"
 
 
 # ---- what its command line names -----------------------------------------------------------------
@@ -49,7 +49,7 @@ def test_a_resume_or_replay_uses_only_what_its_command_line_names(left_out, thei
     asked = len(server.requests)
     done = called("--resume", "run", *(part for pair in pairs for part in pair), MY_KEY="k1")
     if left_out is None:
-        assert done.stdout == "42\n" and (folder / "started").exists()
+        assert done.stdout == "42\n" and not (folder / "started").exists()  # nobody called it
         assert called("--replay", "run", *flags[:2]).stdout == "42\n"
     else:
         assert "--tools" in line_of(called("--replay", "run"))
@@ -60,9 +60,10 @@ def test_a_resume_or_replay_uses_only_what_its_command_line_names(left_out, thei
 def test_a_command_is_named_again_as_it_is_wherever_its_files_are(tmp_path):
     """Tools are found by the name of their file; a command is not."""
     pool = pool_at("http://127.0.0.1:9/v1")
-    stored = Manifest(question="?", pool=pool, options=Options(mcp="run /theirs/server.py:app"))
+    stored = Manifest("?", (), pool, Options.of(mcp=["run /theirs/server.py:app"]))
     with pytest.raises(ConfigError, match="--mcp 'run /mine/server.py:app'"):
-        named_again(tmp_path, stored, {"mcp": ("run /mine/server.py:app",)}, pool)
+        given = {"mcp": ["run /mine/server.py:app"]}
+        check_named_again(tmp_path, [stored], given, resumed=True)
 
 
 # ---- what is in it -------------------------------------------------------------------------------
@@ -85,11 +86,11 @@ def line_of_replay(tmp_path):
 
 @pytest.mark.parametrize(("command", "problem"), [
     *((f"rm -f {n}; mkfifo {n}", "special file") for n in ("tape.jsonl", "log.txt", "media/x", "lock")),
-    ("rm run.json; mkfifo run.json", "special file"), ("rm tape.jsonl; mkdir tape.jsonl", "where a file is needed"),
+    ("rm run.json; mkfifo run.json", "special file"), ("rm tape.jsonl; mkdir tape.jsonl", "special file"),
     ("mkdir -p workdir.git/objects/info; touch workdir.git/objects/info/alternates", "special file"),
     ("mkdir -p workdir.git/refs; ln -s /x workdir.git/refs/main", "special file"),
     ("truncate -s 3G run.json", "is larger than"), ("truncate -s 3G tape.jsonl", "is larger than"),
-    ("yes [ | head -99999 > run.json", "is damaged"), ("yes [ | head -99999 | tr -d '\n' > tape.jsonl", "not a JSON object"),
+    ("yes [ | head -99999 > run.json", "is damaged"), ("yes [ | head -99999 | tr -d '\n' > tape.jsonl", "nested too deep"),
 ])  # fmt: skip
 def test_a_damaged_or_hostile_folder_is_one_line(command, problem, line_of_replay):
     assert problem in line_of_replay(lambda run: subprocess.run(command, shell=True, cwd=run))
@@ -101,7 +102,7 @@ NO_TEXT, TOO_MANY = {"choices": []}, {"choices": [{"message": {}}]}
 
 @pytest.mark.parametrize(("kinds", "value"), [
     *((["chat"], value) for value in (None, [], "x", {"data": None, "unanswered": 0}, {"data": NO_TEXT, "unanswered": 0}, {"data": TOO_MANY, "unanswered": 1 << 40})),
-    *((LOCAL, value) for value in (None, [], {"value": 5}, {"value": [[1]]}, {"error": 5})),
+    *((LOCAL, value) for value in (None, [], {"value": 5}, {"value": [[1]]})),
 ])  # fmt: skip
 def test_an_answer_of_another_shape_is_one_line(kinds, value, line_of_replay):
     def change(run):
@@ -116,25 +117,28 @@ def test_an_answer_of_another_shape_is_one_line(kinds, value, line_of_replay):
 # ---- without a sandbox ---------------------------------------------------------------------------
 
 
-def test_without_a_sandbox_code_is_not_offered_and_one_line_says_so(run, caplog, monkeypatch):
-    monkeypatch.setattr(orchestra_min.sandbox, "trouble", lambda: "not here")
-    caplog.set_level("WARNING", "orchestra")
-    run()
-    assert CODE not in str(run.requests) and "apt install" in caplog.text
-    run(unsafe_code=True, out="unsafe")
-    assert CODE in str(run.requests) and len(caplog.records) == 1
-    with pytest.raises(ConfigError, match="mini-swe: bubblewrap does not work here .not here"):
-        run(method="aorchestra", agent="mini-swe", out="swe")
+def test_without_a_sandbox_code_is_not_offered_and_one_line_says_so(endpoint, monkeypatch):
+    monkeypatch.setattr(sandbox, "trouble", lambda: "not here")
+    server = endpoint(any_method)
+    flags = "--model", "m", "--method", "react"
+    done = called("?", *flags, at=server.url)
+    assert done.stdout == "42\n" and CODE not in str(server.requests)
+    assert "apt install" in done.stderr
+    assert "apt install" not in called("?", *flags, "--unsafe-code", at=server.url).stderr
+    assert CODE in str(server.requests)
+    flags = "--model", "m", "--method", "aorchestra", "--agent", "mini-swe", "--out", "swe"
+    line = line_of(called("?", *flags, at=server.url))
+    assert "mini-swe" in line and "bubblewrap" in line
 
 
 @needs_sandbox
-def test_a_run_with_code_needs_a_sandbox_to_go_on_and_none_to_replay(run, monkeypatch):
-    run(out="safe")
-    run(unsafe_code=True, out="unsafe")
-    with pytest.raises(ConfigError, match="add --unsafe-code"):
-        resume("unsafe", unsafe_code=False)
-    monkeypatch.setattr(orchestra_min.sandbox, "trouble", lambda: "not here")
-    assert replay("safe").answer == "42"
-    assert resume("unsafe").answer == "42"
-    with pytest.raises(ConfigError, match="may run code; bubblewrap does not work"):
-        resume("safe")
+def test_a_run_with_code_needs_a_sandbox_to_go_on_and_none_to_replay(endpoint, monkeypatch):
+    server = endpoint(any_method)
+    flags = "--model", "m", "--method", "react", "--out"
+    called("?", *flags, "safe", at=server.url)
+    called("?", *flags, "unsafe", "--unsafe-code", at=server.url)
+    assert "add --unsafe-code" in line_of(called("resume", "unsafe", at=server.url))
+    monkeypatch.setattr(sandbox, "trouble", lambda: "not here")
+    assert called("replay", "safe").stdout == "42\n"
+    assert called("resume", "unsafe", "--unsafe-code", at=server.url).stdout == "42\n"
+    assert "may run code; bubblewrap" in line_of(called("resume", "safe", at=server.url))
