@@ -42,7 +42,9 @@ def show(title: str, rows: list[tuple[float, str, str]]) -> None:
 
 
 def main(count: int, size: int) -> None:
-    list(measured((text[:9], text) for text in recorded_replies()[:3]))  # imports what is needed
+    list(
+        measured((text[:9], text) for text in recorded_replies()[:3])
+    )  # imports what is needed
     runaways = measured(runaway(size))
     show(f"runaway texts of {size} characters", runaways)
     short = measured((repr(text[:30]), text) for text in mangled_replies(count))

@@ -34,15 +34,16 @@ from orchestra.kernel.vocabulary import (
 )
 from orchestra.methods import (
     answers,
+    aorchestra,
     experts,
     main_agent,
     mas_xml,
+    orchestra_o1,
     react,
     reasoning,
     replies,
     toolorchestra,
 )
-from orchestra.methods import aorchestra, orchestra_o1
 from orchestra.methods.toolorchestra_prompted import Prompted
 from orchestra.minigaia import world
 from orchestra.tools import reading

@@ -89,17 +89,16 @@ def make(folder, chance):
 
 def commands(folder, kind):
     """The commands that read it."""
-    trace = folder.parent / "trace.json"
     if kind == "sweep":
         return (
             ["evaluate", "report", folder / "react"], ["results", "--results", folder], ["report", folder], ["report", folder / "react"],
-            ["--runs", folder / "react/runs"], ["report", min(folder.glob("react/runs/*")), "--perfetto", trace],
+            ["runs", folder / "react/runs"], ["report", min(folder.glob("react/runs/*"))],
         )  # fmt: skip
     run = folder / "run"
-    again = ["--quiet", "--backends", POOL, "--patience", 0, "--timeout", 1, "--resume", run]
+    again = ["resume", run, "--quiet", "--backends", POOL, "--timeout", 1]
     return (
-        ["--quiet", "--replay", run], again, [*again, "--from-round", 1, "--out", folder.parent / "fork"], ["--runs", folder], ["report", run],
-        ["diff", ROOT / "fixtures/runs/equinox", run], ["report", folder], ["report", run, "--perfetto", trace], ["examples", run, "--all", "--out", folder.parent / "examples.jsonl"],
+        ["--quiet", "--replay", run], again, [*again, "--from-round", 1, "--out", folder.parent / "fork"], ["runs", folder], ["report", run],
+        ["diff", ROOT / "fixtures/runs/equinox", run], ["report", folder], ["explain", run], ["examples", run, "--all", "--out", folder.parent / "examples.jsonl"],
     )  # fmt: skip
 
 

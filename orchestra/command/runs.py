@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestra.command.outside import runs_in
+from orchestra.command.outside import check_run, runs_in
 from orchestra.command.terminal import printable, put
 from orchestra.kernel.vocabulary import ConfigError
 
@@ -25,6 +25,7 @@ def list_runs(folder: Path, as_json: bool) -> int:
     for run in runs:
         name = run.name if run == folder else run.relative_to(folder).as_posix()
         try:
+            check_run(run)
             rows.append({"run": name, **_row_of(run)})
         except (ConfigError, OSError) as error:
             rows.append({"run": name, "state": "damaged", "why": str(error)})

@@ -20,6 +20,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestra.command import outside
+from orchestra.command.flags import run_program
 from orchestra.command.runs import table
 from orchestra.command.terminal import put, usd
 from orchestra.kernel.folder import (
@@ -681,7 +683,7 @@ def _shortened(text: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit code. Raises ConfigError."""
+    """Returns the exit code."""
     p = argparse.ArgumentParser(
         prog="orchestra-min diff",
         description=__doc__,
@@ -691,6 +693,12 @@ def main(argv: Sequence[str]) -> int:
         p.add_argument(name, type=Path, metavar="RUN", help=f"the {name} run folder")
     p.add_argument("--json", action="store_true", help="the data, as one JSON object")
     a = p.parse_args(argv)
-    found = difference(a.first, a.second)
-    put(json.dumps(asdict(found)) if a.json else text(found))
-    return 0 if found.is_empty else 1
+
+    def work() -> int:
+        for folder in (a.first, a.second):
+            outside.check_run(folder)
+        found = difference(a.first, a.second)
+        put(json.dumps(asdict(found)) if a.json else text(found))
+        return 0 if found.is_empty else 1
+
+    return run_program(p.prog, work)
