@@ -38,12 +38,7 @@ def test_the_public_set_is_read_from_parquet_and_from_json_lines(tmp_path):
     (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for kind in ("parquet", "jsonl"):
         file = tmp_path / f"{kind}.out"
-        assert (
-            masbench.main(
-                [str(tmp_path / f"test.{kind}"), "--n", "3", "--out", str(file)]
-            )
-            == 0
-        )
+        assert masbench.main([str(tmp_path / f"test.{kind}"), "--n", "3", "--out", str(file)]) == 0
     asked = load(file)
     assert (tmp_path / "parquet.out").read_text() == file.read_text()
     assert [q.level for q in asked] == ["4"] * 3 + ["5"] * 3 and {q.category for q in asked} == {

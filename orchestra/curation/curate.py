@@ -52,6 +52,7 @@ from orchestra.training import examples
 from orchestra.training.examples import Example
 from orchestra.training.examples.recorded import from_run, succeeded
 from orchestra.variation.recorded import recorded
+from orchestra_min import Outcome, replay
 
 STRATEGIES = {
     "easy": "AD",
@@ -130,7 +131,9 @@ class Curation:
         except ModelMistake as error:
             passed = False
             reason = prompts.explained(error)
-        x["verdicts"].append({"gate": gate.__name__, "passed": passed, "reason": reason})
+        x["verdicts"].append(
+            {"gate": gate.__name__, "passed": passed, "reason": reason}
+        )
         return passed
 
     def solve(self, seed: Seed, number: int) -> bool:
@@ -158,19 +161,20 @@ class Curation:
     def _run(self, seed: Seed, name: str, question: str) -> Path:
         """The folder of a run of Orchestra-o1 on a question about the files of a seed."""
         folder: Path = self.a.out / "runs" / name
-        left_usd = self.purse.left_usd  # B_t
-        if left_usd is not None:
-            left_usd = max(left_usd, 0.0)
-        run = recorded(
-            question,
-            self.files(seed),
-            folder,
-            "none" if self.a.replay else "once",
-            pool=self.pool,
-            options=Options(budget_usd=left_usd, timeout_s=TIMEOUT_S),
+        run = (
+            replay(folder) if self.a.replay else self._recorded(folder, seed, question)
         )
         self.purse.charge(run.cost_usd, tokens=run.tokens)
         return folder
+
+    def _recorded(self, folder: Path, seed: Seed, question: str) -> Outcome:
+        left_usd = self.purse.left_usd  # B_t
+        if left_usd is not None:
+            left_usd = max(left_usd, 0.0)
+        options = Options(budget_usd=left_usd, timeout_s=TIMEOUT_S)
+        return recorded(
+            question, self.files(seed), folder, pool=self.pool, options=options
+        )
 
     def run(self) -> str:
         """Every candidate of every seed. Returns the report."""
@@ -190,7 +194,9 @@ class Curation:
                     "verdicts": [],
                 }
                 candidates.append(x)
-                x["accepted"] = all(self.passes(gate, seed, x) for gate in GATES)  # V(x~)
+                x["accepted"] = all(
+                    self.passes(gate, seed, x) for gate in GATES
+                )  # V(x~)
                 self._write(candidates)
                 if x["accepted"]:
                     self.peers.append(x["task"]["question"])

@@ -28,8 +28,8 @@ SHOWN_CHARS = 200  # of what a program printed
 as_json = partial(json.dumps, ensure_ascii=False)
 
 
-# x~ and how far it came: id, strategy (z of Eq. 27), verdicts (gate, passed, reason), task (what the
-# rewrite changes: question, answer, tools, solution, and the code of a numeric answer), accepted
+# x~ and how far it came: id, strategy (z of Eq. 27), verdicts (gate, passed, reason), accepted, and
+# task, what the rewrite changes: question, answer, tools, solution, the code of a numeric answer
 Candidate = dict[str, Any]
 Verdict = tuple[bool, str]  # whether a candidate passes, and why
 

@@ -127,8 +127,12 @@ def parser() -> argparse.ArgumentParser:
         prog="orchestra-min masbench",
         description="Writes problems of Salesforce/MASBench as questions.",
     )
-    p.add_argument("files", type=Path, nargs="+", metavar="FILE", help="Parquet or JSON")
-    p.add_argument("--n", type=int, default=10, help="problems for each axis and value (10)")
+    p.add_argument(
+        "files", type=Path, nargs="+", metavar="FILE", help="Parquet or JSON"
+    )
+    p.add_argument(
+        "--n", type=int, default=10, help="problems for each axis and value (10)"
+    )
     p.add_argument("--seed", type=int, default=0, help="(0)")
     p.add_argument("--out", type=Path, required=True, help="file to write")
     return p

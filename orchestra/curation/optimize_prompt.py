@@ -2,7 +2,7 @@
 
     orchestra-min optimize_prompt --tasks tasks.json --method aorchestra \\
         --budget 2 --out runs/learned
-    orchestra-min "..." --method aorchestra --instruction runs/learned/best.md
+    orchestra-min "..." --method aorchestra --option instruction=@runs/learned/best.md
 
 I_{k+1} = OPTIMIZE(I_k, tau_k, Perf(tau_k), Cost(tau_k)). For k = 0 ... K, in `optimize`:
 
@@ -32,7 +32,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from orchestra import parts
@@ -58,6 +57,7 @@ from orchestra.kernel.prompts import (
 )
 from orchestra.kernel.tape import Tape
 from orchestra.kernel.vocabulary import Backend, ConfigError, ModelMistake, Pool, Reply
+from orchestra.methods.main_agent import system_prompt
 from orchestra.variation.recorded import recorded
 from orchestra_min import Outcome
 
@@ -89,9 +89,7 @@ END = "</instruction>"
 # ---- roll out and measure ------------------------------------------------------------------------
 
 
-def measure(
-    v: Version, tasks: Sequence[Question], runs: Sequence[Outcome]
-) -> None:
+def measure(v: Version, tasks: Sequence[Question], runs: Sequence[Outcome]) -> None:
     """Set tau_k, Perf(tau_k) and Cost(tau_k) of a version."""
     pairs = list(zip(runs, tasks, strict=True))
     right = [matches(run.answer, q.accepted, q.question) for run, q in pairs]
@@ -124,7 +122,9 @@ def rewrite(
     k = len(versions)
     fixed = FIXED_LINES.findall(base.instruction)
     rows = "\n".join(v.row() for v in versions)
-    user = render("optimize/user.md", versions=rows, fixed="\n".join(fixed), **vars(base))
+    user = render(
+        "optimize/user.md", versions=rows, fixed="\n".join(fixed), **vars(base)
+    )
     messages = as_messages(render("optimize/system.md"), user)
     why = ""
     for attempt in range(1, REWRITE_ATTEMPTS + 1):
@@ -155,18 +155,16 @@ def read_rewrite(
     instruction = inside.strip()
     if not instruction:
         raise ModelMistake("no_instruction", PROMPTS)
-    lines = instruction.splitlines()
-    if not fillable(instruction) or not set(fixed) <= set(lines):
-        raise ModelMistake("must_stay", PROMPTS, lines="\n".join(fixed))
+    must_stay = ModelMistake("must_stay", PROMPTS, lines="\n".join(fixed))
+    try:
+        system_prompt(instruction)
+    except ValueError:
+        raise must_stay from None
+    if not set(fixed) <= set(instruction.splitlines()):
+        raise must_stay
     if instruction in earlier:
         raise ModelMistake("unchanged", PROMPTS)
     return instruction, " ".join(change.split())[:CHANGE_CHARS]
-
-
-def fillable(text: str) -> bool:
-    """Whether a text can be a system prompt: its only variables are ${models} and ${tools}."""
-    template = Template(text)
-    return template.is_valid() and {*template.get_identifiers()} == {"models", "tools"}
 
 
 # ---- learn ---------------------------------------------------------------------------------------
@@ -184,7 +182,9 @@ def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
         outside.check(folder)
     redact = Redact(b.api_key_env for b in pool.backends)
     with closing(Tape(a.out / "tape.jsonl", "resume", redact=redact)) as tape:
-        chat = Chat(tape, timeout_s=a.options.timeout_s, patience_s=a.options.patience_s)
+        chat = Chat(
+            tape, timeout_s=a.options.timeout_s, patience_s=a.options.patience_s
+        )
         v = Version(0, first_instruction(a.options))
         for k in range(a.iterations + 1):
             if k > 0:

@@ -19,7 +19,6 @@ from typing import Any
 from orchestra.command import outside
 from orchestra.command.names import LISTED, objects
 from orchestra.command.redact import Redact
-from orchestra.report.totals import totals_in
 from orchestra.evaluation.judge import RULES, verdict
 from orchestra.evaluation.questions import Key, Question, QuestionRow
 from orchestra.evaluation.scores import exact, matches
@@ -35,6 +34,7 @@ from orchestra.kernel.vocabulary import (
     Place,
     Pool,
 )
+from orchestra.report.totals import totals_in
 from orchestra.variation.reuse import answers_of
 from orchestra_min import Outcome, ending_of, orchestrate, resume
 
@@ -42,7 +42,11 @@ Files = dict[str, bytes]  # by their path in a folder
 REUSED = "reuse"  # the folder of the reused run, for a worker that shares no disk
 MOST_BYTES = 1 << 30  # of a file that travels to a worker
 WORLD = "orchestra.minigaia.agent:world"
-REFUSALS = (429, 503, 529)  # statuses of an endpoint that has too much to do; 529 is Anthropic's
+REFUSALS = (
+    429,
+    503,
+    529,
+)  # statuses of an endpoint that has too much to do; 529 is Anthropic's
 
 
 @dataclass(frozen=True)
@@ -186,7 +190,9 @@ def _fields_of(outcome: Outcome) -> QuestionRow:
     """The outcome of a run, as a part of a row."""
     totals = totals_in(outcome.run)
     names = ("answer", "state", "rounds", "calls", "tokens", "cost_usd", "paid_usd")
-    fields = {name: getattr(outcome, name) for name in (*names, "failed_subtasks", "fallback")}
+    fields = {
+        name: getattr(outcome, name) for name in (*names, "failed_subtasks", "fallback")
+    }
     return {
         **fields,
         "cause": outcome.ending.cause,
@@ -264,7 +270,9 @@ class _Attempt:
             row["judge"] = self._verdict(outcome.run, given, self.plan.judge, purse)
         return {**row, "judge_usd": purse.spent_usd, "status": "done"}
 
-    def _verdict(self, run: Path, given: str, judge: Backend, purse: Purse) -> bool | None:
+    def _verdict(
+        self, run: Path, given: str, judge: Backend, purse: Purse
+    ) -> bool | None:
         """The judge's verdict; its calls are on a tape of their own in the run folder."""
         options = self.plan.options
         rule = RULES["judge"]
@@ -273,8 +281,10 @@ class _Attempt:
         redact = Redact([judge.api_key_env])
         tape = Tape(run / rule.tape, "resume", sources, redact, self.watch.cancelled)
         with closing(tape):
-            how = {"send": self.watch.send, "notify": self.watch.notify}
-            chat = Chat(tape, timeout_s=options.timeout_s, patience_s=options.patience_s, **how)
+            how: Any = {"send": self.watch.send, "notify": self.watch.notify}
+            chat = Chat(
+                tape, timeout_s=options.timeout_s, patience_s=options.patience_s, **how
+            )
             what = self.q.question, self.q.accepted, given
             return verdict(rule, *what, judge, chat, purse)
 
@@ -329,7 +339,9 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
         path.write_bytes(data)
 
 
-def _answer_elsewhere(q: Question, plan: Plan, share_usd: float, files: Files) -> QuestionRow:
+def _answer_elsewhere(
+    q: Question, plan: Plan, share_usd: float, files: Files
+) -> QuestionRow:
     """Answer a question in a scratch folder. The row has the files of its run."""
     with tempfile.TemporaryDirectory() as scratch:
         top = Path(scratch)

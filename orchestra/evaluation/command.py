@@ -49,7 +49,9 @@ def parser() -> argparse.ArgumentParser:
     reports = commands.add_parser(
         "report", help="tables of sweeps, by level and category"
     )
-    reports.add_argument("folders", metavar="DIR", type=Path, nargs="+", help="--out of a sweep")
+    reports.add_argument(
+        "folders", metavar="DIR", type=Path, nargs="+", help="--out of a sweep"
+    )
     reports.add_argument(
         "--score", choices=SCORERS, help="(judge if all have it, else match)"
     )

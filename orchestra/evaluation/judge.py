@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestra.evaluation.scores import exact
-from orchestra.kernel.money import Purse
 from orchestra.kernel.chat import Chat
-from orchestra.kernel.prompts import after_thinking
-from orchestra.kernel.vocabulary import Pool
-from orchestra.kernel.prompts import fenced, render, say
-from orchestra.kernel.vocabulary import Backend, ConfigError
+from orchestra.kernel.money import Purse
+from orchestra.kernel.prompts import after_thinking, fenced, render, say
+from orchestra.kernel.vocabulary import Backend, ConfigError, Pool
 
 AROUND_A_VERDICT = " \n\t.*`\"'"
 

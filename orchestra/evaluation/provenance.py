@@ -25,8 +25,15 @@ Settings = dict[str, Any]  # of a sweep, as sweep.json has them
 Hashes = Mapping[str, str]  # of files or questions, by name
 VERSION = 3
 HASH_CHARS = 16  # of a SHA-256, for a file of prompts or code
-FREE = "timeout_s", "patience_s", "budget_usd"  # options that may change when a sweep goes on
-SERVED = "base_url", "api_key_env"  # where a backend is; a run may be resumed elsewhere, too
+FREE = (
+    "timeout_s",
+    "patience_s",
+    "budget_usd",
+)  # options that may change when a sweep goes on
+SERVED = (
+    "base_url",
+    "api_key_env",
+)  # where a backend is; a run may be resumed elsewhere, too
 NOT_COMPARED = "version", "made_with", "data", "extended"
 COMPARED_LAST = "questions", "prompt_files", "code_files"  # any other setting says more
 ROOT = Path(orchestra.__file__).parent

@@ -33,7 +33,10 @@ FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
         "questions: JSON, JSON lines, CSV, Parquet, or a folder of GAIA; see docs/evaluate.md",
     ),
     "out": (Path, "folder of this sweep; run it again for what is missing or failed"),
-    "media": (Path, "where the media of the questions are (default: the folder of DATA)"),
+    "media": (
+        Path,
+        "where the media of the questions are (default: the folder of DATA)",
+    ),
     "level": (str, "only these levels: A,B"),
     "category": (str, "only these categories: A,B"),
     "limit": (int, "only the first LIMIT"),
@@ -100,7 +103,9 @@ def check_flags(a: argparse.Namespace) -> None:
         raise ConfigError(f"--reuse {a.reuse}: is this sweep; give another --out")
 
 
-def _plan(a: argparse.Namespace, of_run: argparse.Namespace, asked: Sequence[Question]) -> Plan:
+def _plan(
+    a: argparse.Namespace, of_run: argparse.Namespace, asked: Sequence[Question]
+) -> Plan:
     """The models and options of the sweep. Raises ConfigError."""
     options = _with_defaults(of_run.options)
     pool = checked_pool(of_run.backends, of_run.model, a.budget)
@@ -127,7 +132,9 @@ def _with_defaults(options: Options) -> Options:
         return with_defaults(options, given.get("method"))
 
 
-def checked_pool(backends: Path | None, model: str | None, budget_usd: float | None) -> Pool:
+def checked_pool(
+    backends: Path | None, model: str | None, budget_usd: float | None
+) -> Pool:
     """The pool of --backends, or of the environment, with the model of each backend. Raises
     ConfigError, EndpointError.
     """

@@ -40,7 +40,12 @@ from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.money import DEFAULT_OUTPUT_TOKENS, Ledger, Purse, add_usd
 from orchestra.kernel.tape import OVER_BUDGET, Tape
 from orchestra.kernel.tape import rows_of as rows_on
-from orchestra.kernel.vocabulary import Backend, BudgetExceeded, ConfigError, EndpointError
+from orchestra.kernel.vocabulary import (
+    Backend,
+    BudgetExceeded,
+    ConfigError,
+    EndpointError,
+)
 
 GRACE_S = 3.0  # after Ctrl-C: how long calls in flight may take to reach their tape
 ScoreRow = dict[str, Any]  # a line of scores/SCORER.jsonl
@@ -182,7 +187,9 @@ class _Judging:
         file = self.runs / row["run"] / rule.tape
         _forget_budget(file)
         redact = Redact([self.judge.api_key_env])
-        with closing(Tape(file, "resume", redact=redact, cancelled=self.cancelled)) as tape:
+        with closing(
+            Tape(file, "resume", redact=redact, cancelled=self.cancelled)
+        ) as tape:
             chat = Chat(tape, self.ledger, self.timeout_s, self.patience_s)
             return verdict(rule, question, accepted, given, self.judge, chat, purse)
 
@@ -192,7 +199,9 @@ def _forget_budget(tape: Path) -> None:
     rows = list(rows_on(tape))
     kept = [r for r in rows if r.get("failure", {}).get("cause") != OVER_BUDGET]
     if len(kept) < len(rows):
-        write_whole(tape, "".join(f"{json.dumps(r, ensure_ascii=False)}\n" for r in kept))
+        write_whole(
+            tape, "".join(f"{json.dumps(r, ensure_ascii=False)}\n" for r in kept)
+        )
 
 
 def _judging(a: argparse.Namespace) -> _Judging:

@@ -10,13 +10,26 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError, with_config
+from pydantic import (
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 from typing_extensions import TypedDict
 
 from orchestra.command import outside
 from orchestra.evaluation.answering import Earlier, Plan
 from orchestra.evaluation.provenance import Settings, difference, settings_for
-from orchestra.evaluation.questions import Key, Question, QuestionRow, first_problem, key_of
+from orchestra.evaluation.questions import (
+    Key,
+    Question,
+    QuestionRow,
+    first_problem,
+    key_of,
+)
 from orchestra.kernel.vocabulary import ConfigError
 
 MAX_BYTES = 128 << 20  # of a file of a sweep
@@ -181,7 +194,10 @@ def earlier_rows(
         )
     before = [len(stored["questions"]), stored["repeat"]]
     if before != [len(now["questions"]), now["repeat"]]:
-        extended = [*stored.get("extended", ()), before]  # how many it had before each --extend
+        extended = [
+            *stored.get("extended", ()),
+            before,
+        ]  # how many it had before each --extend
         write_settings(plan.out, {**now, "extended": extended})
     return rows_of(plan.out)
 

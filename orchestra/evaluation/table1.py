@@ -57,7 +57,10 @@ HELP = {  # where it is not that of `run`
 }
 SOURCE = f"get raw/{FILE} of RUC-NLPIR/OmniGAIA, a data set at Hugging Face"
 VERDICTS = 8  # in parallel
-SERPER_KEY, JINA_KEY = "SERPER_API_KEY", "JINA_API_KEY"  # of the tools for search and pages
+SERPER_KEY, JINA_KEY = (
+    "SERPER_API_KEY",
+    "JINA_API_KEY",
+)  # of the tools for search and pages
 
 
 def add_flags(p: argparse.ArgumentParser) -> None:
