@@ -147,6 +147,8 @@ def read_manifest(folder: Path) -> Manifest:
 
 def manifest_of(row: Mapping[str, Any]) -> Manifest:
     """Raises KeyError, TypeError or ValueError for a row that is not a run.json."""
+    if not isinstance(row["question"], str):
+        raise TypeError("the question is not a text")
     options = dict(row["options"])
     options.setdefault(
         "k_max", options.get("parallel")
@@ -372,7 +374,9 @@ def read_events(folder: Path) -> list[Event]:
     for row in rows_of(folder / "trajectory.jsonl"):
         if row.get("event") == "run":
             found = []
-        if isinstance(row.get("event"), str) and isinstance(row.get("at"), list):
+        at = row.get("at")
+        is_place = isinstance(at, list) and all(isinstance(n, int) for n in at)
+        if isinstance(row.get("event"), str) and is_place:
             found.append(row)
     return in_order(found)
 

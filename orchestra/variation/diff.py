@@ -35,7 +35,7 @@ from orchestra.kernel.folder import (
 from orchestra.kernel.money import add_usd
 from orchestra.kernel.tape import ADDRESSED, SUMMARY, Exchange, Failure, exchanges
 from orchestra.kernel.vocabulary import ConfigError, Place
-from orchestra.report.totals import cost_of, summarize
+from orchestra.report.totals import cost_of, damaged_is_one_line, summarize
 
 OF_A_MODEL = ("chat", "transcription")  # kinds of exchanges
 NOT_COUNTED = "models"  # the list of models, which the terminal does not count either
@@ -697,7 +697,8 @@ def main(argv: Sequence[str]) -> int:
     def work() -> int:
         for folder in (a.first, a.second):
             outside.check_run(folder)
-        found = difference(a.first, a.second)
+        with damaged_is_one_line(a.second):
+            found = difference(a.first, a.second)
         put(json.dumps(asdict(found)) if a.json else text(found))
         return 0 if found.is_empty else 1
 
