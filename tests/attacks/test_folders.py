@@ -7,9 +7,10 @@ import shutil
 import pytest
 
 from fixtures import results
-from orchestra import evaluate, report
+from orchestra.evaluation import command as evaluate
 from orchestra.evaluation.intervals import mcnemar
-from orchestra.page import run_data
+from orchestra.report import command as report
+from orchestra.report import run_data
 from tests import mutated_folders
 from tests.conftest import ROOT, ConfigError
 from tests.program import called, line_of
