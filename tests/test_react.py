@@ -9,7 +9,7 @@ import pytest
 from orchestra.kernel.prompts import say
 from orchestra.kernel.tool import SEARCH, VISIT, Environment, ImageFile, tool
 from orchestra.kernel.vocabulary import Step, ToolError
-from orchestra.methods.react_rules import like_patterns
+from orchestra.methods.react import like_patterns
 from tests.conftest import needs_sandbox
 from tests.program import CLOCK, Runs, runs
 from tests.scripted import act, complete, cut_off, delegate, finish

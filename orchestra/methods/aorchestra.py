@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestra.kernel.folder import Options
-from orchestra.kernel.method import Ask, Method
+from orchestra.kernel.method import Ask, Method, one_of_these
 from orchestra.kernel.prompts import as_messages, render, say
 from orchestra.kernel.tool import Tool
 from orchestra.kernel.vocabulary import (
@@ -47,7 +47,6 @@ from orchestra.methods.main_agent import (
     system_prompt,
     task_schema,
 )
-from orchestra.methods.own_options import one_of_these
 from orchestra.methods.react_careful import careful
 from orchestra.methods.replies import closed_object
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from orchestra.kernel.folder import Options
-from orchestra.kernel.method import Ask, Method
+from orchestra.kernel.method import Ask, Method, one_of_these
 from orchestra.kernel.prompts import as_messages, explained, named, render, say
 from orchestra.kernel.tool import Tool
 from orchestra.kernel.vocabulary import (
@@ -38,7 +38,6 @@ from orchestra.kernel.vocabulary import (
 from orchestra.methods import experts, reasoning
 from orchestra.methods.files_as_text import file_readers, files_as_text
 from orchestra.methods.mas_xml import TAG, parse
-from orchestra.methods.own_options import one_of_these
 
 PROMPTS = "mas_orchestra/messages"
 MISTAKES = "mas_orchestra/mistakes"

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestra.kernel.folder import Options
-from orchestra.kernel.method import Ask, Method
+from orchestra.kernel.method import Ask, Method, share
 from orchestra.kernel.prompts import as_messages, quoted_whole, render, say
 from orchestra.kernel.tool import Tool
 from orchestra.kernel.vocabulary import (
@@ -53,7 +53,6 @@ from orchestra.methods.main_agent import (
     system_prompt,
     task_schema,
 )
-from orchestra.methods.own_options import share
 from orchestra.methods.replies import TEXT, closed_object, list_of, one_of
 
 PROMPTS = "orchestra_o1/messages"

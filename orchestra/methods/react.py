@@ -18,12 +18,15 @@ react_careful.py.
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from itertools import takewhile
 from typing import Any
 
-from orchestra.kernel.job import OBSERVATION_CHARS, Job
+from orchestra.kernel.job import OBSERVATION_CHARS, Agent, Job
 from orchestra.kernel.prompts import (
     as_messages,
     capped,
@@ -33,7 +36,7 @@ from orchestra.kernel.prompts import (
     say,
     without_marks,
 )
-from orchestra.kernel.tool import CODE, Tool
+from orchestra.kernel.tool import CODE, SEARCH, VISIT, Tool
 from orchestra.kernel.vocabulary import (
     FINISH,
     INVALID,
@@ -47,21 +50,13 @@ from orchestra.kernel.vocabulary import (
     Status,
     Step,
 )
-from orchestra.methods import summary
-from orchestra.methods.react_rules import (
-    LIKE_PATTERNS,
-    has_few_steps,
-    is_refused_report,
-    like_patterns,
-    same_call,
-    steps_left,
-)
 from orchestra.methods.replies import TEXT, closed_object, const, find_action, one_of
-from orchestra.methods.summary import Unreported
 
 PROMPTS = "react/messages"
 STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
 REPORT = ("result", "status", "summary")  # the parameters of `finish`
+LIKE_PATTERNS = 5  # of one kind are enough
+WARNED_PART = 5  # the warning comes in the last fifth of the steps
 
 
 @dataclass(frozen=True)
@@ -89,6 +84,17 @@ class Action:
     def report(self) -> Mapping[str, Any]:
         """The parameters of `finish`. Without any, the memory is the result."""
         return self.params or {"result": self.memory}
+
+
+class Unreported(Exception):
+    """A sub-agent has ended without a report: `error` says why to models, `cause` to people. It is
+    raised from the failure that ended the sub-agent, if there is one.
+    """
+
+    def __init__(self, error: str, cause: str) -> None:
+        super().__init__(error)
+        self.error = error
+        self.cause = cause
 
 
 class React:
@@ -141,11 +147,11 @@ class React:
         about = {"instruction": job.u.instruction, "next": self.what_now(job, offer)}
         return self.prompt(job, say(PROMPTS, self.now, notice=notice, **about))
 
-    def question(self, job: Job) -> summary.Question:
+    def question(self, job: Job) -> Any:
         """The messages after the last step, which ask for a summary."""
         about = {"steps": len(job.trace), "instruction": job.u.instruction}
-        return summary.question(
-            self.prompt(job, say(summary.PROMPTS, "now_json", **about))
+        return summary().question(
+            self.prompt(job, say(summary().PROMPTS, "now_json", **about))
         )
 
     def prompt(self, job: Job, now: str) -> Messages:
@@ -311,5 +317,77 @@ def as_text(value: Any) -> str:
     )
 
 
+# ---- what the steps say about the next one -------------------------------------------------------
+
+
+def steps_left(job: Job) -> int:
+    """The next step included."""
+    return job.steps - len(job.trace)
+
+
+def has_few_steps(job: Job) -> bool:
+    """Whether the steps that are left are the last fifth of all, or the last one."""
+    return steps_left(job) <= max(1, job.steps // WARNED_PART)
+
+
+def like_patterns(trace: Sequence[Step]) -> int:
+    """How many of the last steps are of one kind. A visit right after a search counts with it."""
+    patterns: list[str] = []
+    before = ""
+    for step in trace:
+        if not (step.action == VISIT and before == SEARCH):
+            patterns.append(step.action)
+        before = step.action
+    alike = takewhile(lambda pattern: pattern == patterns[-1], reversed(patterns))
+    return len(list(alike))
+
+
+def is_refused_report(step: Step) -> bool:
+    """Whether a step is a report that was not accepted."""
+    return step.action == INVALID and "result" in step.params
+
+
+def same_call(job: Job, name: str, params: Mapping[str, Any]) -> Step | None:
+    """The first successful step that opened the same file with the same parameters."""
+    if name not in job.tools or not job.tools[name].files:
+        return None
+    for step in job.trace:
+        if step.action == name and step.params == params and not step.failed:
+            return step
+    return None
+
+
+# ---- a sub-agent around another one --------------------------------------------------------------
+
+
+def summarized(agent: Agent, further: Callable[[Job], Any] | None = None) -> Agent:
+    """The same sub-agent, with a summary where it ends as Unreported. `further`: the prompt that
+    goes on from that of its last step.
+    """
+
+    @functools.wraps(agent, updated=())
+    def run(job: Job) -> Result:
+        purse = job.env.purse
+        share_usd = purse.limit_usd
+        if share_usd is not None:
+            summary().keep_money(job, share_usd)
+        try:
+            return agent(job)
+        except Unreported as end:
+            purse.limit_usd = share_usd
+            z = job.unreported(end.error, end.cause)
+            text = summary().ask(job, end.__cause__, further)
+            return replace(z, summary=text or z.summary, cost_usd=purse.spent_usd)
+        finally:
+            purse.limit_usd = share_usd
+
+    return run
+
+
+def summary() -> Any:
+    """summary.py, which most runs do not need."""
+    return import_module("orchestra.methods.summary")
+
+
 LOOP = React()
-run = summary.summarized(LOOP, LOOP.question)
+run = summarized(LOOP, LOOP.question)

@@ -42,15 +42,20 @@ from orchestra.kernel.vocabulary import (
     State,
     SubTask,
 )
-from orchestra.methods.react import PROMPTS, Action, Offer, React, as_text, status_of
-from orchestra.methods.react_rules import (
+from orchestra.methods.react import (
     LIKE_PATTERNS,
+    PROMPTS,
+    Action,
+    Offer,
+    React,
+    as_text,
     has_few_steps,
     is_refused_report,
     like_patterns,
+    status_of,
     steps_left,
+    summarized,
 )
-from orchestra.methods.summary import summarized
 
 SAME_CALLS = 3
 

@@ -1,6 +1,6 @@
 """The summary of a sub-agent that ends without a report of its own: omega of Eq. 14.
 
-    run = summarized(loop)       # a sub-agent around another one
+    run = summarized(loop)       # react.py: a sub-agent around another one
 
 What its steps have shown was paid for, so it reaches the main agent, whatever ended the sub-agent.
 One more call asks the sub-agent's model for the summary. Without an answer to it, a digest of the
@@ -17,11 +17,9 @@ newest observations is the summary.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from orchestra.kernel.job import SHOWN_STEPS, Agent, Job, has_worked, seen_in
+from orchestra.kernel.job import SHOWN_STEPS, Job, has_worked, seen_in
 from orchestra.kernel.money import input_token_bound
 from orchestra.kernel.prompts import (
     after_thinking,
@@ -40,7 +38,6 @@ from orchestra.kernel.vocabulary import (
     ModelMistake,
     Place,
     Reply,
-    Result,
     Schema,
     Step,
     SubTask,
@@ -62,42 +59,7 @@ PROMPTS = "trace_summary/messages"
 Question = tuple[Messages, Schema | None]
 
 
-class Unreported(Exception):
-    """A sub-agent has ended without a report: `error` says why to models, `cause` to people. It is
-    raised from the failure that ended the sub-agent, if there is one.
-    """
-
-    def __init__(self, error: str, cause: str) -> None:
-        super().__init__(error)
-        self.error = error
-        self.cause = cause
-
-
-def summarized(agent: Agent, further: Callable[[Job], Question] | None = None) -> Agent:
-    """The same sub-agent, with a summary where it ends as Unreported. `further`: the prompt that
-    goes on from that of its last step.
-    """
-
-    @functools.wraps(agent, updated=())
-    def run(job: Job) -> Result:
-        purse = job.env.purse
-        share_usd = purse.limit_usd
-        if share_usd is not None:
-            _keep_money(job, share_usd)
-        try:
-            return agent(job)
-        except Unreported as end:
-            purse.limit_usd = share_usd
-            z = job.unreported(end.error, end.cause)
-            text = _asked(job, end.__cause__, further)
-            return replace(z, summary=text or z.summary, cost_usd=purse.spent_usd)
-        finally:
-            purse.limit_usd = share_usd
-
-    return run
-
-
-def _keep_money(job: Job, share_usd: float) -> None:
+def keep_money(job: Job, share_usd: float) -> None:
     """After each step, hold back what the short request may cost, if the sub-agent should end."""
     show = job.on_step
 
@@ -123,7 +85,7 @@ def _most_usd(job: Job, trace: Sequence[Step]) -> float:
 # ---- the call ------------------------------------------------------------------------------------
 
 
-def _asked(
+def ask(
     job: Job, failure: BaseException | None, further: Callable[[Job], Question] | None
 ) -> str:
     """omega, Eq. 14, from the sub-task's model; "" without an answer, or if nothing was shown."""

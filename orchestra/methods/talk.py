@@ -38,7 +38,7 @@ from orchestra.kernel.vocabulary import (
     Step,
     ToolError,
 )
-from orchestra.methods.summary import Unreported, summarized
+from orchestra.methods.react import Unreported, summarized
 
 AGAIN = "again"  # the part of the second call's place
 AGAIN_TOKENS = 256  # the length limit of the second reply

@@ -32,7 +32,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from orchestra.kernel.folder import Options
-from orchestra.kernel.method import Ask, Method
+from orchestra.kernel.method import Ask, Method, weights
 from orchestra.kernel.prompts import as_messages, explained, render, say
 from orchestra.kernel.tool import Tool
 from orchestra.kernel.vocabulary import (
@@ -48,7 +48,6 @@ from orchestra.kernel.vocabulary import (
 from orchestra.methods import experts
 from orchestra.methods.files_as_text import read_files_first
 from orchestra.methods.function_markup import as_tool_calls
-from orchestra.methods.own_options import weights
 from orchestra.methods.replies import TEXT, actions
 from orchestra.methods.toolorchestra_context import gathered, kind_of
 
