@@ -15,19 +15,30 @@ import time
 import pytest
 
 import orchestra_min
-from orchestra.runtime import run_log
-from orchestra.runtime.run_log import RunLog, lock_of
-from tests.conftest import ConfigError
-from tests.program import called, program, resume, start
+from orchestra.command import log as logs
+from orchestra.command.log import Log
+from tests.program import called, program, resume
+from tests.program import start as begin
 from tests.scripted import Raw, complete, delegate, finish, is_main
 
 INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-RUN = "--question", "?", "--model", "m", "--out", "run"
+OUT = "--question", "?", "--model", "m", "--out"
+RUN = *OUT, "run"
 SLEEPS = "import pathlib, time\npathlib.Path('here').touch()\ntime.sleep(60)\n"
 HANGS = f"""from orchestra.methods.orchestra_o1 import OrchestraO1
 class Own(OrchestraO1):
     def decide(self, *rest):
         {SLEEPS.replace(chr(10), "; ")}"""
+
+
+def heeds_signals():
+    """In a child whose parent ignores them, as a background job or nohup does."""
+    for number in (INT, TERM, HUP):
+        signal.signal(number, signal.default_int_handler if number == INT else signal.SIG_DFL)
+
+
+def start(*words, preexec_fn=heeds_signals, **how):
+    return begin(*words, preexec_fn=preexec_fn, **how)
 
 
 def appeared(path, process):
@@ -66,7 +77,7 @@ def test_while_the_program_is_imported(stop, tmp_path, monkeypatch):
         assert ended(process, stop) == ("", "interrupted\n")
 
 
-@pytest.mark.parametrize("signals", [[INT], [TERM, INT], [HUP], [INT] * 10])
+@pytest.mark.parametrize("signals", [[INT], [TERM, INT], [HUP, HUP], [INT] * 10])
 def test_during_a_call(signals, held, tmp_path):
     with start(tmp_path, *RUN, at=held.url) as process:
         assert held.arrived.wait(30)
@@ -79,7 +90,9 @@ def test_a_spinner_is_gone_before_the_last_words(held, tmp_path):
     with start(tmp_path, *RUN, at=held.url, stderr=theirs) as process:
         os.close(theirs)
         assert held.arrived.wait(30)
-        process.send_signal(INT)
+        for _ in range(2):
+            process.send_signal(INT)
+            time.sleep(0.02)
         shown = b""
         with contextlib.suppress(OSError):  # the end
             while True:
@@ -91,9 +104,8 @@ def test_a_spinner_is_gone_before_the_last_words(held, tmp_path):
 def test_while_a_call_waits_for_its_next_attempt(endpoint, tmp_path):
     server = endpoint(lambda request: Raw(429, {}, retry_after="60"))
     with start(tmp_path, *RUN, at=server.url) as process:
-        assert "waiting for" in process.stderr.readline()
-        assert "nothing is kept" in ended(process, INT)[1]
-    assert list(tmp_path.iterdir()) == []
+        assert "waits for" in process.stderr.readline()
+        assert "continue with: " in ended(process, INT)[1]
 
 
 def test_while_the_users_python_runs(tmp_path):
@@ -101,7 +113,7 @@ def test_while_the_users_python_runs(tmp_path):
     at = "http://127.0.0.1:9"
     with start(tmp_path, *RUN, "--method", "own.py:Own", at=at) as process:
         appeared(tmp_path / "here", process)
-        assert "interrupted" in ended(process, INT)[1]
+        assert "interrupted" in ended(process, INT, INT)[1]
 
 
 def test_during_a_replay(endpoint, tmp_path):
@@ -109,18 +121,20 @@ def test_during_a_replay(endpoint, tmp_path):
     own.write_text("from orchestra.methods.orchestra_o1 import OrchestraO1 as Own")
     method = "--method", str(own) + ":Own"
     server = endpoint(lambda request: complete("42"))
-    assert program(tmp_path, *RUN, *method, at=server.url).stdout == "42\n"
+    assert called(*OUT, tmp_path / "run", *method, at=server.url).stdout == "42\n"
     own.write_text(HANGS)
     with start(tmp_path, "--replay", "run", *method) as process:
         appeared(tmp_path / "here", process)
-        assert ended(process, TERM)[1].endswith("interrupted\n")
+        assert ended(process, TERM, TERM)[1].endswith("interrupted\n")
 
 
 def test_while_nobody_reads_the_answer(endpoint, tmp_path):
     server = endpoint(lambda request: complete("42" * 10**4))
     with start(tmp_path, *RUN, at=server.url, pipesize=4096) as process:
         assert os.read(process.stdout.fileno(), 1) == b"4"
-        process.send_signal(INT)
+        for _ in range(2):
+            process.send_signal(INT)
+            time.sleep(0.02)
         assert process.wait(30) == 130
     assert len(resume(tmp_path / "run").answer) == 2 * 10**4 and len(server.requests) == 1
 
@@ -131,7 +145,7 @@ def test_during_a_sweep(held, tmp_path):
     flags = "--data", "data.jsonl", "--out", "sweep", "--model", "m"
     with start(tmp_path, "evaluate", "run", *flags, at=held.url) as process:
         assert held.arrived.wait(30)
-        assert "interrupted; what is done is kept" in ended(process, TERM)[1]
+        assert "interrupted; what is done is kept" in ended(process, TERM, TERM)[1]
 
 
 def test_an_answer_that_arrives_after_an_interrupt_is_kept(endpoint, tmp_path):
@@ -160,7 +174,7 @@ def test_a_signal_that_is_ignored_stays_ignored(held, tmp_path):
         process.send_signal(INT)
         with pytest.raises(Exception, match="timed out"):
             process.wait(1.5)
-        ended(process, TERM)
+        ended(process, TERM, TERM)
 
 
 # ---- a program that calls us ---------------------------------------------------------------------
@@ -184,11 +198,11 @@ def test_main_works_in_a_thread_and_changes_no_handler_of_its_host(endpoint, tmp
     assert codes == [0, 2] and (signal.getsignal(INT), signal.getsignal(TERM)) == before
 
 
-def test_a_mistake_of_a_users_agent_waits_for_the_calls_that_are_paid_for(run, tmp_path):
+def test_a_mistake_of_a_users_agent_waits_for_the_calls_that_are_paid_for(endpoint, tmp_path):
     (tmp_path / "wrong.py").write_text(f"""import pathlib, time
 def run(job):
     if job.u.id == "t2":
-        return job.result("done", job.ask("a", "b"), "")
+        return job.result("done", job.ask([{{"role": "user", "content": "a"}}]).text, "")
     while not pathlib.Path("{tmp_path}/asked").exists():
         time.sleep(0.01)""")
 
@@ -196,12 +210,13 @@ def run(job):
         if is_main(request):
             return delegate("one", "two")
         (tmp_path / "asked").touch()
-        time.sleep(2)  # longer than it once waited
+        time.sleep(1)
         return "xyzzy"
 
-    with pytest.raises(ConfigError, match="must be a Result"):
-        run(respond=respond, agent=f"{tmp_path}/wrong.py:run")
-    assert "xyzzy" in (run.folder / "tape.jsonl").read_text()
+    flags = tmp_path / "run", "--agent", f"{tmp_path}/wrong.py:run"
+    with pytest.raises((AttributeError, TypeError)):  # with its traceback
+        called(*OUT, *flags, at=endpoint(respond).url)
+    assert "xyzzy" in (tmp_path / "run/tape.jsonl").read_text()
 
 
 # ---- log.txt -------------------------------------------------------------------------------------
@@ -217,35 +232,36 @@ def test_a_lock_that_another_user_holds_in_tmp_stops_no_run(endpoint, tmp_path, 
         assert program(tmp_path, *RUN, at=server.url).stdout == "42\n"
 
 
-def test_a_lock_in_the_run_folder_loses_lines_of_the_log_and_nothing_else(run):
-    events, held = [], []
-
-    def hold(event):
-        events.append(event)
-        lock = lock_of(run.folder / "log.txt")
-        if event["event"] == "run":
-            assert stat.S_IMODE(lock.stat().st_mode) == 0o600
-            held.append(lock.open())
-            fcntl.flock(held[0], fcntl.LOCK_EX)
-
-    assert run(delegate("a"), complete("42"), listeners=[hold]).answer == "42"
-    held[0].close()
-    told = [event["message"] for event in events if event["event"] == "notice"]
-    assert told == ["log.txt misses lines: another process holds its lock"]
+EVENT = {"event": "notice", "at": [], "message": "a line"}
 
 
-def test_the_log_has_a_line_for_each_event_and_leaves_no_lock_file(run):
-    run(delegate("a"), complete("42"))
-    lines = (run.folder / "log.txt").read_text().splitlines()
-    events = (run.folder / "trajectory.jsonl").read_text().splitlines()
-    assert len(lines) == len(events)
-    assert "log" in {path.stem for path in run.folder.iterdir()}
-    assert not [path for path in run.folder.iterdir() if path.name.startswith(".")]
+def test_a_lock_in_the_run_folder_loses_lines_of_the_log_and_nothing_else(tmp_path, capsys):
+    lock = Log(tmp_path / "log.txt").lock
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with logs.logged_in(tmp_path) as log:
+            log(EVENT)
+            deadline = time.monotonic() + 30
+            while stat.S_IMODE(lock.stat().st_mode) != 0o600 and time.monotonic() < deadline:
+                time.sleep(0.02)
+        assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+    assert capsys.readouterr().err == "log.txt misses lines: another process holds its lock\n"
+
+
+def test_the_log_has_a_line_for_each_event_and_leaves_no_lock_file(endpoint, tmp_path):
+    decisions = iter([delegate("a"), complete("42")])
+    server = endpoint(lambda request: next(decisions) if is_main(request) else finish("4"))
+    called(*OUT, tmp_path / "run", at=server.url)
+    folder = tmp_path / "run"
+    lines = (folder / "log.txt").read_text().splitlines()
+    events = (folder / "trajectory.jsonl").read_text().splitlines()
+    assert len(lines) == len(events) > 4
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
 def test_the_log_can_be_followed_while_a_run_goes_on(tmp_path):
-    log = RunLog(tmp_path / "log.txt")
-    log.write("a line")
+    log = Log(tmp_path / "log.txt")
+    log(EVENT)
     file, deadline = tmp_path / "log.txt", time.monotonic() + 30
     while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -257,11 +273,11 @@ def test_lines_that_come_together_are_written_together_and_in_order(tmp_path, mo
     written = []
     handler = logging.NullHandler()
     monkeypatch.setattr(handler, "emit", lambda record: written.append(record.msg))
-    monkeypatch.setattr(run_log, "handler_of", lambda path: handler)
-    monkeypatch.setattr(run_log, "BATCH_S", 60)  # but closing does not wait for it
-    log = RunLog(tmp_path / "log.txt")
+    monkeypatch.setattr(logs, "handler_of", lambda path, lock: handler)
+    monkeypatch.setattr(logs, "BATCH_S", 60)  # but closing does not wait for it
+    log = Log(tmp_path / "log.txt")
     for number in range(100):
-        log.write(f"line {number}")
+        log({**EVENT, "message": f"line {number}"})
     assert log.close()
     (batch,) = written
     assert [line.split()[-1] for line in batch.splitlines()] == [str(n) for n in range(100)]
@@ -269,9 +285,9 @@ def test_lines_that_come_together_are_written_together_and_in_order(tmp_path, mo
 
 def test_a_full_disk_under_the_log_is_silent(tmp_path, capfd):
     (tmp_path / "log.txt").symlink_to("/dev/full")
-    log = RunLog(tmp_path / "log.txt")
+    log = Log(tmp_path / "log.txt")
     for _ in range(3):
-        log.write("a line")
+        log(EVENT)
     assert log.close() and capfd.readouterr() == ("", "")
 
 

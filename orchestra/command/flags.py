@@ -44,7 +44,12 @@ def run_program(name: str, work: Callable[[], int | None]) -> int:
     """Run `work` and return its exit code. An error is one line on standard error."""
 
     def stopped(error: BaseException) -> int:
-        tell(f"{name}: {printable(why_of(error))}")
+        kept = (
+            "; what is done is kept"
+            if isinstance(error, Cancelled | MemoryError)
+            else ""
+        )
+        tell(f"{name}: {printable(why_of(error))}{kept}")
         return exit_code(error)
 
     interruption.last_words = lambda: stopped(Cancelled("interrupted"))
