@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -16,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestra.command import outside
 from orchestra.command.names import LISTED, objects
 from orchestra.command.redact import Redact
 from orchestra.evaluation.judge import RULES, verdict
@@ -38,9 +36,6 @@ from orchestra.report.totals import totals_in
 from orchestra.variation.reuse import answers_of
 from orchestra_min import Outcome, ending_of, orchestrate, resume
 
-Files = dict[str, bytes]  # by their path in a folder
-REUSED = "reuse"  # the folder of the reused run, for a worker that shares no disk
-MOST_BYTES = 1 << 30  # of a file that travels to a worker
 WORLD = "orchestra.minigaia.agent:world"
 REFUSALS = (
     429,
@@ -154,18 +149,14 @@ def answer(
     q: Question,
     plan: Plan,
     share_usd: float = math.inf,
-    files: Files | None = None,
     watch: Watch | None = None,
 ) -> QuestionRow:
     """Answer and score one question, continuing its run folder if there is one. Returns its row.
 
-    `files`: the result of `files_of`, for a worker that shares no disk; the row then has the files
-    of the run. Without `watch`, the row has the messages and counts the refusals. The status is
-    "failed" if an endpoint failed, a file cannot be used or a rate limit outlasted the patience,
-    and "starved" if the share was too small.
+    Without `watch`, the row has the messages and counts the refusals. The status is "failed" if an
+    endpoint failed, a file cannot be used or a rate limit outlasted the patience, and "starved" if
+    the share was too small.
     """
-    if files is not None:
-        return _answer_elsewhere(q, plan, share_usd, files)
     notices: list[str] = []
     refused: list[int] = []
     watch = watch or Watch(notices.append, lambda: refused.append(1))
@@ -306,52 +297,3 @@ def _limited(events: Sequence[Event]) -> str:
             round, subtask, _ = event["at"]
             return str(Place(round, subtask))
     return ""
-
-
-# ---- a worker that shares no disk ----------------------------------------------------------------
-
-
-def files_of(q: Question, plan: Plan) -> Files:
-    """The files that a question needs: those of its run folder, its media, and the reused run."""
-    files = {path.lstrip("/"): Path(path).read_bytes() for _, path in q.media}
-    for folder in plan.attempts(q):
-        files |= _files_in(folder, "runs")
-    reused = plan.reused(q)
-    return files | _files_in(reused, REUSED) if reused else files
-
-
-def _files_in(folder: Path, top: str) -> Files:
-    """The plain files in a folder, which may come from someone else: no links, which programs may
-    leave, too. Raises ConfigError.
-    """
-    found = {}
-    for path in outside.files_in(folder):
-        with outside.opened(path, MOST_BYTES) as file:
-            found[f"{top}/{path.relative_to(folder.parent)}"] = file.read()
-    return found
-
-
-def write(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write files to their paths in a folder."""
-    for name, data in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-
-def _answer_elsewhere(
-    q: Question, plan: Plan, share_usd: float, files: Files
-) -> QuestionRow:
-    """Answer a question in a scratch folder. The row has the files of its run."""
-    with tempfile.TemporaryDirectory() as scratch:
-        top = Path(scratch)
-        write(files, top)
-        media = tuple((kind, f"{top}{path}") for kind, path in q.media)
-        here = q.model_copy(update={"media": media})
-        there = replace(plan, out=top)
-        reused = plan.reused(q)
-        if plan.reuse and reused:
-            runs = {q.key: top / REUSED / reused.name}
-            there = replace(there, reuse=replace(plan.reuse, runs=runs))
-        row = answer(here, there, share_usd)
-        return {**row, "files": _files_in(top / "runs" / row["run"], "runs")}

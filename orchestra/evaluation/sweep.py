@@ -28,6 +28,7 @@ from orchestra.evaluation.workers import Workers
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.money import add_usd
 from orchestra.kernel.tape import Appender, Cancelled
+from orchestra.kernel.vocabulary import ConfigError
 
 POLL_S = 0.2  # between two looks at whether the sweep was interrupted
 GRACE_S = 3.0  # after Ctrl-C: how long calls in flight may take to reach their tape
@@ -157,7 +158,9 @@ class _Flight:
         self.tell = tell
         self.cancelled = threading.Event()
         self.in_threads = isinstance(at, ThreadPoolExecutor)
-        self.shares_disk = self.in_threads or self._is_seen(plan.out)
+        if not self.in_threads and not self._is_seen(plan.out):
+            problem = "the workers of --executor do not see this folder"
+            raise ConfigError(f"--out {plan.out}: {problem}; name one on a shared disk")
         # Each with its number, in the order of their start
         self.running: dict[Future[QuestionRow], tuple[Question, int]] = {}
         # Those that an earlier sweep began come first.
@@ -187,8 +190,6 @@ class _Flight:
             notify = partial(self._note, q)
             refuse = partial(self.workers.refused, number)
             how["watch"] = Watch(notify, refuse, self.cancelled)
-        if not self.shares_disk:
-            how["files"] = answering.files_of(q, self.plan)
         future = self.executor.submit(answering.answer, q, self.plan, **how)
         self.running[future] = q, number
 
@@ -200,7 +201,6 @@ class _Flight:
         for future in some:
             q, number = self.running.pop(future)
             row = _row_of(q, self.plan, future)
-            answering.write(row.pop("files", {}), self.plan.out)
             for notice in row.pop("notices", ()):
                 self._note(q, notice)
             if row.pop("refused", 0):
