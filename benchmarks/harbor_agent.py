@@ -27,7 +27,7 @@ from orchestra.command import pool_file
 from orchestra.command.redact import Redact
 from orchestra.kernel.folder import Options
 from orchestra.kernel.vocabulary import ConfigError
-from orchestra.tools import code
+from orchestra.tools import execution
 from orchestra_min import orchestrate
 
 METHOD = "orchestra.coding.at_shell:AtShell"  # sub-agents have a shell and no tools
@@ -56,9 +56,9 @@ class ContainerShell:
         except (TimeoutError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "timed out" not in str(error):
                 raise
-            return code.observed("", "timeout", 0, self.timeout_s)
+            return execution.observed("", "timeout", 0, self.timeout_s)
         output = f"{done.stdout or ''}{done.stderr or ''}".rstrip()
-        return code.observed(output, "end", done.return_code, self.timeout_s)
+        return execution.observed(output, "end", done.return_code, self.timeout_s)
 
 
 def at_work(job):

@@ -25,6 +25,7 @@ from orchestra.kernel.vocabulary import (
     Backend,
     ConfigError,
     EndpointError,
+    Engine,
     Media,
     Pool,
     Price,

@@ -16,9 +16,8 @@ from fixtures import record_cassettes
 from orchestra.command import pool_file
 from orchestra.kernel.tool import Environment
 from orchestra.methods.orchestra_o1 import stop_probability
-from orchestra.tools import hearing, search
-from orchestra.tools.engines import Engine
-from tests.conftest import Chat, Pool, Price, Purse, Tape, Task, pool_at
+from orchestra.tools import hearing, search_engines
+from tests.conftest import Chat, Engine, Pool, Price, Purse, Tape, Task, pool_at
 from tests.program import SPEECH
 from tests.scripted import Raw
 
@@ -115,7 +114,7 @@ def test_a_transcription_sends_model_hint_and_sound(cassette, chat):
 def test_a_search_reads_title_link_and_text_of_each_page(cassette, monkeypatch):
     with cassette("search", record_cassettes.search) as url:
         monkeypatch.setenv("SERPER_URL", f"{url}/search")
-        rows = search.serper({"q": "tram to the observatory", "num": 2})
+        rows = search_engines.serper({"q": "tram to the observatory", "num": 2})
     assert [row["title"].partition(":")[0] for row in rows] == ["Northfield Observatory"] * 2
     assert rows[0]["link"] == "http://intranet.test/observatory.html"
     assert "The Northfield Observatory stands on the" in rows[0]["text"]

@@ -152,7 +152,7 @@ def test_samples_differ_also_where_the_endpoint_samples_at_0(of_the_pool, sent, 
 def read(monkeypatch):
     """A web in which each search finds two pages; the pages that were read."""
     found, read = [{"link": f"https://{n}.example/", "text": "a snippet"} for n in (1, 2)], []
-    monkeypatch.setattr("orchestra.tools.search._search", lambda asked: found)
+    monkeypatch.setattr("orchestra.tools.search_engines.search", lambda asked: found)
     monkeypatch.setattr(
         "orchestra.tools.pages.page_text", lambda url, *_: read.append(url) or "a page"
     )

@@ -6,8 +6,7 @@ import pytest
 
 from orchestra.command.pool_file import RESERVED, SHIPPED, check, choose, from_environment, load
 from orchestra.command.redact import Redact
-from orchestra.tools.engines import Engine, engine_of
-from tests.conftest import Backend, ConfigError, Pool, Price
+from tests.conftest import Backend, ConfigError, Engine, Pool, Price
 
 ONE = '[[backend]]\nname = "a"\nbase_url = "http://127.0.0.1:8000/v1"\n'
 TWO = ONE + ONE.replace('"a"', '"b"')
@@ -41,8 +40,8 @@ def test_every_key_of_a_pool_file_is_read(pool_file):
     b = Backend("b", "b", url, price_usd_per_mtok=Price(1.0, 2.0))
     pool = load(pool_file(FULL))
     assert pool == Pool((a, b), "b", pool.engines)
-    assert engine_of(pool, "image") == Engine("local")
-    assert engine_of(pool, "audio") == Engine("endpoint", "a", "w", 0.006)
+    assert pool.engine_of("image") == Engine("local")
+    assert pool.engine_of("audio") == Engine("endpoint", "a", "w", 0.006)
 
 
 SKILLS = [("img = 0.5, aud = 1", "b", "b"), ("img = 0.1", "b", ""), ("txt = 1, img = 0", "", "")]
@@ -51,7 +50,7 @@ SKILLS = [("img = 0.5, aud = 1", "b", "b"), ("img = 0.1", "b", ""), ("txt = 1, i
 @pytest.mark.parametrize(("skills", "image", "audio"), SKILLS)
 def test_the_default_engine_is_the_first_backend_with_the_skill(skills, image, audio, pool_file):
     pool = load(pool_file(f"{TWO}skills = {{ {skills} }}\n"))
-    assert (engine_of(pool, "image").backend, engine_of(pool, "audio").backend) == (image, audio)
+    assert (pool.engine_of("image").backend, pool.engine_of("audio").backend) == (image, audio)
 
 
 @pytest.mark.parametrize(("text", "line", "key"), [  # (text, line, key)

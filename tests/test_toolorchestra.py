@@ -8,7 +8,7 @@ import pytest
 from orchestra.kernel.vocabulary import ModelMistake
 from orchestra.methods import experts
 from orchestra.methods.toolorchestra import read_call
-from orchestra.tools import search
+from orchestra.tools import search_engines
 from tests import golden
 from tests.conftest import ConfigError, needs_sandbox
 from tests.program import CLOCK, runs
@@ -69,7 +69,7 @@ def test_the_requests_are_those_of_the_golden_file(run, monkeypatch):
     """All messages by role, as lines, and the tools; with a preference and mistakes."""
     reasoning = "<think>```python\nprint(1)\n```</think>data:\n```json\n{}\n```\nso:\n```python\nprint(6 * 7)\n```"
     replies = {"Do not answer": reasoning, "search queries": "Query: a", "Solve": "Answer: 42"}
-    monkeypatch.setattr(search, "_search", lambda asked: [{"title": f"found for {asked['q']}"}])
+    monkeypatch.setattr(search_engines, "search", lambda asked: [{"title": f"found for {asked['q']}"}])
     work = lambda text: next(reply for key, reply in replies.items() if key in text)  # noqa: E731
     turns = cut_off(ANSWER[:30]), REASON, "hm", SEARCH, ANSWER
     assert not run(*turns, work=work, names=("one", "two"), prefer="cost=0.5,search=1").fallback
@@ -92,7 +92,7 @@ def test_what_a_program_should_print_is_not_taken_for_the_program(reply, program
 
 def test_one_kind_never_erases_another(run, monkeypatch):
     found = lambda asked: [{"title": f"found for {asked['q']}"}]  # noqa: E731
-    monkeypatch.setattr(search, "_search", found)
+    monkeypatch.setattr(search_engines, "search", found)
     work = lambda t: "Query: a\nQuery: b" if "search queries" in t else "x" * 30_000  # noqa: E731
     run(SEARCH, REASON, SEARCH, ANSWER, work=work)
     second = run.mains[3].partition("Doc 2: ")[2]
@@ -170,7 +170,7 @@ def test_an_answer_between_its_tags_is_read(run):
 
 
 def test_the_query_of_a_call_reaches_the_expert(run, monkeypatch):
-    monkeypatch.setattr(search, "_search", lambda asked: [{"title": f"found for {asked['q']}"}])
+    monkeypatch.setattr(search_engines, "search", lambda asked: [{"title": f"found for {asked['q']}"}])
     asked = SEARCH.replace(GIVEN, '{"model": "search-1", "query": "who built it"}')
     run(asked, SEARCH, ANSWER, work=lambda t: "Query: a" if "search queries" in t else "Answer: 1")
     assert ["who built it" in prompt for prompt in run.prompts] == [True, False, False]
@@ -180,7 +180,7 @@ def test_a_failed_search_is_not_a_document(run, monkeypatch):
     def found(asked):
         return [{"title": f"found for {asked['q']}"}] if asked["q"] == "good" else []
 
-    monkeypatch.setattr(search, "_search", found)
+    monkeypatch.setattr(search_engines, "search", found)
     queries = iter(["Query: bad", "Query: bad\nQuery: good"])
     work = lambda t: next(queries) if "search queries" in t else "Answer: 1"  # noqa: E731
     run(SEARCH, SEARCH, ANSWER, work=work)

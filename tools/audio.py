@@ -1,18 +1,16 @@
 """ParseAudioAction: speech as text with times.
 
 A transcription endpoint, an audio model or faster-whisper (the extra `local`) hears the sound;
-tools/engines.py says which. tools/hearing.py does it, when no tape has what was heard.
+the pool says which. tools/hearing.py does it, when no tape has what was heard.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from orchestra.kernel.prompts import DATA_CHARS, fenced, named, say
+from orchestra.kernel.prompts import DATA_CHARS, clock, fenced, named, say
 from orchestra.kernel.tool import AudioFile, Environment, tool
-from orchestra.kernel.vocabulary import Media
-from orchestra.tools.engines import engine_of
-from orchestra.tools.times import WHOLE, Window, clock
+from orchestra.kernel.vocabulary import WHOLE, Media, Window
 
 
 @tool("ParseAudioAction", "aud")
@@ -38,7 +36,7 @@ def transcript(
 
         return hearing.by_whisper(file.path, hint, window)
 
-    engine = engine_of(env.pool, "audio")
+    engine = env.pool.engine_of("audio")
     if engine.engine == "local":
         rows = env.local("transcribe", request, transcribe)
     else:

@@ -1,8 +1,8 @@
 """Runs the Python program on standard input, in the sandbox.
 
 It prints the value of the last expression, as a REPL does. Of an error it prints only the part of
-the traceback that is in the program. tools/code.py starts it as `python -I -u -c <this file>`, so
-it must not import modules of the project.
+the traceback that is in the program. tools/execution.py starts it as `python -I -u -c <this file>`,
+so it must not import modules of the project.
 """
 
 import ast

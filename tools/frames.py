@@ -14,11 +14,10 @@ from typing import Any
 import av
 from PIL import ImageChops, ImageStat
 
-from orchestra.kernel.prompts import named, say
-from orchestra.kernel.vocabulary import ToolError
+from orchestra.kernel.prompts import clock, named, say
+from orchestra.kernel.vocabulary import WHOLE, ToolError, Window
 from orchestra.tools.media import MAX_PIXELS, opened, origin_s
 from orchestra.tools.pictures import data_url, read_text
-from orchestra.tools.times import WHOLE, Window, clock
 
 FRAME_SIDE = 1280  # pixels
 THREADS = 2  # of the decoder; each holds frames

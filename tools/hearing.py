@@ -21,12 +21,18 @@ from orchestra.kernel.money import Bill
 from orchestra.kernel.prompts import render, say
 from orchestra.kernel.tape import Failure
 from orchestra.kernel.tool import Environment
-from orchestra.kernel.vocabulary import Backend, BudgetExceeded, ConfigError, ToolError
+from orchestra.kernel.vocabulary import (
+    WHOLE,
+    Backend,
+    BudgetExceeded,
+    ConfigError,
+    Engine,
+    ToolError,
+    Window,
+)
 from orchestra.tools import reading
-from orchestra.tools.engines import Engine
 from orchestra.tools.media import WHISPER, check_whisper, engine_needs
 from orchestra.tools.sound import RATE, Part, as_wav, is_silent, parts
-from orchestra.tools.times import WHOLE, Window
 
 WHISPER_S = 28.0  # the window of Whisper is 30 s
 ENDPOINT_S = 120.0  # 3.8 MB as 16 kHz mono WAV

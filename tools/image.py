@@ -1,6 +1,6 @@
 """ImageAnalysisAction: a model looks at a picture, or a library reads the text in it.
 
-tools/engines.py says which. tools/pictures.py opens the file, when no tape has what it showed.
+The pool says which. tools/pictures.py opens the file, when no tape has what it showed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestra.kernel.prompts import fenced, named, quoted, render, say
 from orchestra.kernel.tool import Environment, ImageFile, tool
-from orchestra.tools.engines import Engine, engine_of
+from orchestra.kernel.vocabulary import Engine
 
 
 @tool("ImageAnalysisAction", "img")
@@ -22,7 +22,7 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
     """
     file = env.media(image_path, "image")
     request = {"sha256": file.sha256}
-    engine = engine_of(env.pool, "image")
+    engine = env.pool.engine_of("image")
 
     def show() -> Any:
         from orchestra.tools import pictures

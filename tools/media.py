@@ -15,13 +15,13 @@ from typing import Any
 from orchestra.kernel.prompts import named, outside, say
 from orchestra.kernel.vocabulary import (
     SKILL_OF,
+    Analysis,
     ConfigError,
     Modality,
     Pool,
     ToolError,
 )
 from orchestra.tools import reader
-from orchestra.tools.engines import Analysis, engine_of
 
 MAX_BYTES: dict[Modality, int] = {  # of a file
     "image": 100 << 20,
@@ -213,7 +213,7 @@ def check_engines(modalities: Iterable[Modality], pool: Pool) -> None:
     for kind in ENGINES:
         is_needed = not kinds.isdisjoint((kind, "video"))
         missing = missing_engine(kind)
-        if is_needed and missing and engine_of(pool, kind).engine == "local":
+        if is_needed and missing and pool.engine_of(kind).engine == "local":
             raise ConfigError(engine_needs(kind, missing))
     check_whisper()
 

@@ -15,8 +15,8 @@ from typing import Any
 import av
 import numpy
 
+from orchestra.kernel.vocabulary import WHOLE, Window
 from orchestra.tools.media import opened, origin_s
-from orchestra.tools.times import WHOLE, Window
 
 RATE = 16_000  # samples per second
 QUIET_S = 0.2  # a part ends in the middle of the quietest moment of this length

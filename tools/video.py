@@ -9,10 +9,8 @@ from typing import Any
 
 from orchestra.kernel.prompts import fenced, named, render, say
 from orchestra.kernel.tool import Environment, VideoFile, tool
-from orchestra.kernel.vocabulary import EndpointError, Media, ToolError
+from orchestra.kernel.vocabulary import EndpointError, Media, ToolError, Window
 from orchestra.tools import audio, image
-from orchestra.tools.engines import engine_of
-from orchestra.tools.times import Window
 
 MOST_FRAMES = 16
 TIME = re.compile(r"(\d{1,4}:){0,2}\d{1,6}(\.\d{1,9})?\s*s?", re.ASCII)
@@ -93,7 +91,7 @@ def _seen(env: Environment, file: Media, query: str, count: int, window: Window)
 
         return frames.data_urls(file.path, count, window)
 
-    engine = engine_of(env.pool, "image")
+    engine = env.pool.engine_of("image")
     if engine.engine == "local":
         texts = env.local("video_text", request, read)
         lines = "\n".join(f"[{times}] {text}" for times, text in texts)

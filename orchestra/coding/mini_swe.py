@@ -39,7 +39,7 @@ from orchestra.kernel.tool import Environment
 from orchestra.kernel.vocabulary import INVALID, Messages, Result, Step, ToolError
 from orchestra.methods.react import Unreported, has_few_steps, summarized
 from orchestra.methods.summary import Question
-from orchestra.tools import program, sandbox
+from orchestra.tools import execution, sandbox
 
 MARKER = "TASK_COMPLETE"  # the first line of the last command's output; the rest is the report
 COMMAND_TIMEOUT_S = 60
@@ -56,7 +56,7 @@ FENCE = "```"
 OPENING = re.compile(r"(`{3,})(?:bash|sh|shell)[ \t]*")
 CLOSING = re.compile(r"(`{3,})[ \t]*")
 PROMPTS = "mini_swe/messages"
-Shell = Callable[[Environment, str], program.Observed]  # runs a command in the work folder
+Shell = Callable[[Environment, str], execution.Observed]  # runs a command in the work folder
 
 
 def run(job: Job, repo: Path | None = None) -> Result:
@@ -232,7 +232,7 @@ def _execute(shell: Shell, job: Job, command: Command) -> Step:
     return Step("bash", params, command.thought, output, failed=not ran["well"])
 
 
-def in_sandbox(repo: Path | None, env: Environment, command: str) -> program.Observed:
+def in_sandbox(repo: Path | None, env: Environment, command: str) -> execution.Observed:
     """Run a command in the work folder; it finds the copy at the path of the repository, too."""
     worktree.prepare(env.folder)
     mounts = sandbox.Mounts(
@@ -243,7 +243,7 @@ def in_sandbox(repo: Path | None, env: Environment, command: str) -> program.Obs
     )
     unsafe = bool(env.options.more.get("unsafe_code"))
     script = f"{SETTINGS}\n{command}"
-    return program.run(script, "bash", COMMAND_TIMEOUT_S, mounts, unsafe)
+    return execution.run(script, "bash", COMMAND_TIMEOUT_S, mounts, unsafe)
 
 
 def _shown(output: str) -> str:

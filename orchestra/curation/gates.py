@@ -19,7 +19,7 @@ from orchestra.evaluation.scores import matches
 from orchestra.kernel import memory, prompts
 from orchestra.kernel.tape import Tape
 from orchestra.kernel.vocabulary import SKILL_OF
-from orchestra.tools import code, sandbox
+from orchestra.tools import execution, sandbox
 
 MAX_STEP_CHANGE = 2  # |s~ - s| of Eq. 27
 MAX_SIMILARITY = 0.85  # Sim of Eq. 28
@@ -140,19 +140,19 @@ def modal_bypass(c: Curator, seed: Seed, x: Candidate) -> Verdict:
 def numeric_check(c: Curator, seed: Seed, x: Candidate) -> Verdict:
     """NumCheck(r~, a~) = 1: the program of a numeric answer, run in the sandbox, prints it."""
     task = x["task"]
-    program = task["code"]
-    if not program.strip():
+    code = task["code"]
+    if not code.strip():
         numeric = any(char.isdigit() for char in task["answer"])
         return not numeric, "there is no program"
     run = partial(
-        code.run,
-        program,
+        execution.run,
+        code,
         "python",
         timeout_s=CODE_TIMEOUT_S,
         mounts=sandbox.Mounts(),
     )
     with c.tape.call(x["id"], "code"):
-        ran = c.tape.value("code", {"code": program}, run)
+        ran = c.tape.value("code", {"code": code}, run)
     printed = ran["observation"]
     same = ran["well"] and matches(printed, task["answer"], task["question"])
     return same, f"the program printed {printed[-SHOWN_CHARS:]!r}"

@@ -173,3 +173,16 @@ def without_marks(answer: str) -> str:
 def after_thinking(reply: str) -> str:
     """The text after the thinking; some chat templates print only the closing tag."""
     return re.split(THINK_END, reply)[-1]
+
+
+def clock(seconds: float) -> str:
+    """A time in a recording, as a player shows it.
+
+    >>> clock(65.9), clock(3725.4)
+    ('1:05', '1:02:05')
+    """
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minute:02}:{second:02}"
+    return f"{minute}:{second:02}"

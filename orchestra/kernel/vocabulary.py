@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 Modality = Literal["image", "audio", "video", "file"]
+Analysis = Literal["image", "audio"]  # a video is both
+Window = tuple[float, float | None]  # of a recording, in seconds; None: to its end
+WHOLE: Window = (0.0, None)
 Status = Literal["done", "partial", "blocked", "failed"]
 SKILLS = ("txt", "img", "aud", "vid", "code")  # phi(b) and r(u)
 CAPABILITIES = (*SKILLS, "web")  # psi(g)
@@ -144,10 +147,23 @@ class Backend:
 
 
 @dataclass(frozen=True)
+class Engine:
+    """Who analyses pictures or sound: a model of the pool looks or listens, or a library on this
+    machine reads the text in a picture or writes down the speech. With a `transcription_model`,
+    sound goes to the transcription endpoint of the backend, not to a chat.
+    """
+
+    engine: Literal["endpoint", "local"]
+    backend: str = ""
+    transcription_model: str = ""
+    usd_per_minute: float | None = None
+
+
+@dataclass(frozen=True)
 class Pool:
     """B, and the name of the main agent's backend.
 
-    The kernel keeps `engines`, who analyses pictures and sound, for tools, and `experts`, the
+    The kernel keeps `engines`, the fields of an Engine by kind, for tools, and `experts`, the
     backend of each expert, for methods.
     """
 
@@ -162,6 +178,15 @@ class Pool:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(b.name for b in self.backends)
+
+    def engine_of(self, kind: Analysis) -> Engine:
+        """By default, the first backend with the skill, else the library. An endpoint that refuses
+        a picture is an EndpointError, which says so.
+        """
+        if kind in self.engines:
+            return Engine(**self.engines[kind])
+        able = [b.name for b in self.backends if b.skills.get(SKILL_OF[kind], 0.0) > 0]
+        return Engine("endpoint", able[0]) if able else Engine("local")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.tools import bubblewrap, code, sandbox
+from orchestra.tools import bubblewrap, execution, sandbox
 from tests.conftest import needs_sandbox
 
 pytestmark = needs_sandbox
@@ -17,7 +17,7 @@ def step(tmp_path: Path) -> Callable[..., str]:
     """Runs programs one after another in the folder of one sub-agent, with the task's media."""
     (tmp_path / "media").mkdir()
     mounts = sandbox.Mounts(tmp_path / "work", tmp_path / "media")
-    return lambda text, kind="python", s=20: code.run(text, kind, s, mounts)["observation"]
+    return lambda text, kind="python", s=20: execution.run(text, kind, s, mounts)["observation"]
 
 
 def test_a_folder_keeps_what_it_had_and_takes_little_more(step, tmp_path, monkeypatch):
@@ -78,7 +78,7 @@ def test_of_a_repository_with_the_python_that_runs_the_program_only_that_is_seen
     shown = bubblewrap._visible()
     monkeypatch.setattr(bubblewrap, "_visible", lambda venv: [*shown, tmp_path / "repo/.venv/lib"])
     mounts = sandbox.Mounts(tmp_path / "w", alias=tmp_path / "repo")
-    ran = code.run("echo x > f; pwd; find . -type f | sort; cat /sandbox/f", "bash", 10, mounts)
+    ran = execution.run("echo x > f; pwd; find . -type f | sort; cat /sandbox/f", "bash", 10, mounts)
     seen = [f"{tmp_path}/repo", "./.venv/lib/package.py", "./f", "x"]
     assert ran["observation"].split() == seen
 
@@ -95,7 +95,7 @@ def test_a_repository_shows_no_folder_by_the_python_that_it_names(tmp_path):
     (repo / "x").symlink_to(tmp_path / "home")
     (repo / ".venv/pyvenv.cfg").write_text(f"home = {repo}/.venv/s/../../x/bin\n")
     mounts = sandbox.Mounts(tmp_path / "w", venv=repo / ".venv", alias=repo)
-    seen = code.run(f"cat {repo}/x/lib/secret", "bash", 10, mounts)["observation"]
+    seen = execution.run(f"cat {repo}/x/lib/secret", "bash", 10, mounts)["observation"]
     assert "of the user" not in seen
 
 

@@ -6,14 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
-
-from orchestra.methods import make
 from orchestra.runtime import prompts
 from orchestra.runtime.options import Options
 from orchestra.runtime.prompts import fenced, named, outside, quoted
-from orchestra.tools import search
-from orchestra.kernel.folder import plain_name
 from orchestra.vocabulary import Evidence, Media, State, Task
+
+from orchestra.kernel.folder import plain_name
+from orchestra.methods import make
+from orchestra.tools import search_engines
 from tests.attacks import hostile
 from tests.conftest import ROOT, pool_at
 from tests.scripted import last_text
@@ -142,7 +142,7 @@ def test_what_a_page_or_a_picture_says_is_quoted(trick, endpoint, tmp_path, file
     """In the prompt of the model that reads a page, and in the observations of the sub-agent."""
     text = TRICKS[trick]
     row = {"title": text, "link": "http://e.com/", "text": text}
-    monkeypatch.setattr(search, "_search", lambda _: [row])
+    monkeypatch.setattr(search_engines, "search", lambda _: [row])
     model = endpoint(lambda _: text)
     with hostile.serving({"/": hostile.page(text, "text/plain")}) as server:
         tools = Bench(tmp_path, pool_at(model.url), *files, allow_hosts=(server.host,))

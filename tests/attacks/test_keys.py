@@ -21,7 +21,7 @@ TOOLS = ["ExecuteCodeAction", "ImageAnalysisAction", "ExtractUrlContentAction", 
 def test_a_run_that_hunts_for_the_key_writes_it_nowhere(planted, endpoint, tmp_path, monkeypatch):
     """The models repeat the key too."""
     monkeypatch.chdir(planted)
-    monkeypatch.setattr("orchestra.tools.search.SERPER_URL", "http://127.0.0.1:9/")
+    monkeypatch.setattr("orchestra.tools.search_engines.SERPER_URL", "http://127.0.0.1:9/")
     monkeypatch.setenv("SERPER_API_KEY", KEY)
     actions = [
         act("ExecuteCodeAction", code=f"import os; os.environ.get({NAME!r})"),

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from orchestra.tools import search
+from orchestra.tools import search_engines
 from tests.attacks import hostile
 from tests.conftest import needs_git, needs_sandbox
 from tests.program import CLOCK, SPEECH, Runs
@@ -78,7 +78,7 @@ def world(tmp_path, monkeypatch):
     tricks = {**PAGES, **{f"/r{n}": hostile.redirect(to) for n, to in enumerate(REDIRECTS)}}
     with hostile.serving(tricks) as server:
         row = {"link": f"{server.url}{EVIL}-status", "text": LINES, "title": ORDER}
-        monkeypatch.setattr(search, "_search", lambda _: [row])
+        monkeypatch.setattr(search_engines, "search", lambda _: [row])
         server.media = [tmp_path / f"{n}{NAME}.{n}" for n in ("png", "wav", "mp4")]
         shutil.copy(CLOCK, server.media[0])
         shutil.copy(SPEECH, server.media[1])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestra.tools import code, sandbox
+from orchestra.tools import execution, sandbox
 from tests.attacks.conftest import KEY
 from tests.conftest import ROOT, needs_sandbox
 
@@ -68,7 +68,7 @@ def attempt(folder, planted, port, tmp_path) -> Callable[..., str]:
 
     def run(program: str, kind: str = "python", timeout_s: float = 10) -> str:
         mounts = sandbox.Mounts(folder, folder.parent.parent / "media")
-        ran = code.run(program, kind, timeout_s, mounts, marked=True)
+        ran = execution.run(program, kind, timeout_s, mounts, marked=True)
         with (tmp_path / "observed.txt").open("a") as file:
             file.write(ran["observation"])
         return str(ran["observation"])
@@ -117,7 +117,7 @@ def test_what_a_program_prints_can_not_pass_for_a_prompt(printed, ends, folder):
     media = folder.parent.parent / "media"
     (media / "page.txt").write_text(printed)
     mounts = sandbox.Mounts(folder, media)
-    ran = code.run(f"cat media/page.txt{ends}", "bash", 1, mounts, marked=True)
+    ran = execution.run(f"cat media/page.txt{ends}", "bash", 1, mounts, marked=True)
     mark = re.match(r"<data (\w+)>\n", ran["observation"])[1]
     before, inside, after = re.split(rf"</?data {mark}>", ran["observation"])
     assert printed == inside.strip("\n") and not before and (not after) == (not ends)
@@ -176,7 +176,7 @@ def test_installed_packages_can_be_imported(attempt):
 
 def test_many_programs_run_in_parallel(tmp_path):
     def one(n: int) -> str:
-        return code.run(f"{n} * 2", "python", 20, sandbox.Mounts(tmp_path / str(n)))["observation"]
+        return execution.run(f"{n} * 2", "python", 20, sandbox.Mounts(tmp_path / str(n)))["observation"]
 
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(one, range(6))) == ["0", "2", "4", "6", "8", "10"]

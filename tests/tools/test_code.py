@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from orchestra.kernel.vocabulary import ToolError
-from orchestra.tools import cgroup, code, sandbox
+from orchestra.tools import cgroup, execution, sandbox
 from tests.conftest import ROOT, needs_sandbox
 
 pytestmark = needs_sandbox
@@ -20,7 +20,7 @@ pytestmark = needs_sandbox
 def program(tmp_path):
     """Runs programs one after another in the folder of one sub-agent."""
     mounts = sandbox.Mounts(tmp_path / "work")
-    return lambda text, kind="python", s=20: code.run(text, kind, s, mounts)["observation"]
+    return lambda text, kind="python", s=20: execution.run(text, kind, s, mounts)["observation"]
 
 
 @pytest.mark.parametrize(("text", "seen"), [
@@ -87,7 +87,7 @@ def test_the_folder_may_be_relative_as_runs_are_by_default(unsafe, tmp_path, mon
     media.mkdir(parents=True)
     (media / "m.txt").write_text("seen")
     copies = "open('f', 'w').write(open('media/m.txt').read())"
-    ran = code.run(copies, "python", 10, sandbox.Mounts(folder, media), unsafe)
+    ran = execution.run(copies, "python", 10, sandbox.Mounts(folder, media), unsafe)
     assert ran["observation"] == "4"
     assert (folder / "f").read_text() == "seen"
 
@@ -101,7 +101,7 @@ time.sleep(100)"""
 def test_a_program_and_its_detached_child_end_with_a_killed_parent():
     seconds = f"1{os.getpid()}"
     arguments = STAYS.format(seconds=seconds), "python", 120
-    runs = f"from tools import code, sandbox; code.run(*{arguments!r}, sandbox.Mounts())"
+    runs = f"from tools import execution, sandbox; execution.run(*{arguments!r}, sandbox.Mounts())"
 
     def becomes(running: bool) -> bool:
         find = ["pgrep", "-f", f"sleep {seconds}"]
@@ -123,7 +123,7 @@ def test_bubblewrap_that_is_missing_or_can_not_mount_does_not_work(script, tmp_p
     monkeypatch.setenv("PATH", str(tmp_path))
     assert sandbox.trouble.__wrapped__()
     with pytest.raises(ToolError, match="No program can be started now"):
-        code.run("1", "python", 5, sandbox.Mounts())
+        execution.run("1", "python", 5, sandbox.Mounts())
 
 
 @pytest.mark.parametrize(("ends", "words"), [
@@ -132,13 +132,13 @@ def test_bubblewrap_that_is_missing_or_can_not_mount_does_not_work(script, tmp_p
 def test_without_a_sandbox_time_and_output_are_limited(ends, words, tmp_path, monkeypatch):
     monkeypatch.setenv("A_KEY", "planted")
     text = f"import os; print('A_KEY' in os.environ, os.getcwd())\n{ends}"
-    ran = code.run(text, "python", 2, sandbox.Mounts(tmp_path / "w"), unsafe=True)
+    ran = execution.run(text, "python", 2, sandbox.Mounts(tmp_path / "w"), unsafe=True)
     assert ran["observation"].startswith(f"False {tmp_path}/w") and words in ran["observation"]
 
 
 @pytest.mark.parametrize(("asked", "allowed"), [(0, 1), (-5, 1), (7, 7), (9999, 60)])
 def test_the_time_a_model_asks_for_has_bounds(asked, allowed, bench, monkeypatch):
-    monkeypatch.setattr(code, "run", ran := Mock(return_value={"observation": "1", "well": True}))
+    monkeypatch.setattr(execution, "run", ran := Mock(return_value={"observation": "1", "well": True}))
     bench().use("ExecuteCodeAction", code="1", timeout_sec=asked)
     assert ran.call_args.args[2] == allowed
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from orchestra.tools import media
-from orchestra.tools.engines import Engine, engine_of
-from tests.conftest import ConfigError, pool_at
+from tests.conftest import ConfigError, Engine, pool_at
 from tests.tools.conftest import local_pool
 
 URL = "http://127.0.0.1:9/v1"
@@ -17,17 +16,17 @@ TWO = replace(
 
 
 def test_without_an_entry_the_first_backend_with_the_skill_looks_else_a_library():
-    assert engine_of(TWO, "image") == Engine("endpoint", "eyes")
-    assert engine_of(TWO, "audio") == engine_of(BLIND, "image") == Engine("local")
+    assert TWO.engine_of("image") == Engine("endpoint", "eyes")
+    assert TWO.engine_of("audio") == BLIND.engine_of("image") == Engine("local")
 
 
 def test_an_entry_of_the_pool_counts_first():
-    assert engine_of(replace(TWO, engines={"image": {"engine": "local"}}), "image") == Engine(
+    assert replace(TWO, engines={"image": {"engine": "local"}}).engine_of("image") == Engine(
         "local"
     )
     heard = {"engine": "endpoint", "backend": "small", "transcription_model": "whisper-1"}
     heard["usd_per_minute"] = 0.6
-    found = engine_of(replace(TWO, engines={"audio": heard}), "audio")
+    found = replace(TWO, engines={"audio": heard}).engine_of("audio")
     assert found == Engine("endpoint", "small", "whisper-1", 0.6)
 
 
