@@ -1,1 +1,0 @@
-"""One file a kind of sub-agent, each a function `run(job) -> Result`. executor.py runs them."""

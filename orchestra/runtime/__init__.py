@@ -1,1 +1,0 @@
-"""What makes a run real: the tape, the models, the pool, the run folder, the command line."""
