@@ -3,10 +3,10 @@
 flags.py      the flags of a run, and errors   recording.py  a run that is paid for
 terminal.py   what is printed                  pool_file.py  the models
 outside.py    checks of a folder from others   names.py      FILE.py:NAME becomes an object
-signals.py    Ctrl-C and SIGTERM               trust.py      what must be allowed again
+redact.py     keys in texts                    trust.py      what must be allowed again
 words.py      the words of a new run           way_on.py     how to go on with a run
-runs.py       the list of runs                 redact.py     keys in texts
-status.py     who is at work                   log.py        RUN/log.txt
+runs.py       the list of runs                 log.py        RUN/log.txt
+status.py     who is at work
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from orchestra.command import flags, outside, terminal
 from orchestra.command.terminal import interruption, put, tell
 from orchestra.kernel.folder import Manifest, read_manifest
 from orchestra.kernel.tape import Cancelled
-from orchestra.kernel.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError, EndpointError
 from orchestra_min import Outcome
 
 if TYPE_CHECKING:
@@ -135,6 +135,10 @@ class Command:
         if row["calls"] and "--quiet" not in self.words:
             tell(f"{terminal.figures(row)}, {self.folder}")
         way_on = "" if isinstance(error, ConfigError) else self.way_on()
+        if isinstance(error, EndpointError):
+            from orchestra.command.way_on import advice_on
+
+            row["why"] += f"; {advice_on(error)}"
         line = terminal.printable(self.redact(row["why"]), kept="\n")
         tell(f"{PROGRAM}: {line}{way_on and f'; {way_on}'}")
         return flags.exit_code(error)

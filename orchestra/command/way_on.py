@@ -10,9 +10,25 @@ from pathlib import Path
 
 import orchestra_min
 from orchestra.kernel.folder import read_manifest
+from orchestra.kernel.vocabulary import EndpointError
 
 PROGRAM = "orchestra-min"
+ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
+    0: "is the server running, and is its address right (most end in /v1)?",
+    401: "check the key",
+    403: "the key has no access",
+    404: "check base_url (most end in /v1) and the model's name",
+    413: "if it takes no pictures or sound, name a library in [engines] of the pool file",
+    429: "rate limit or quota; --option patience_s=S waits longer",
+}
 SCRIPT = Path(orchestra_min.__file__)
+
+
+def advice_on(error: EndpointError) -> str:
+    """What to do about an endpoint that failed."""
+    if "timed out" in str(error):
+        return "--timeout waits longer"
+    return ADVICE.get(error.status, "see the endpoint's log")
 
 
 def resume_command(folder: Path, a: argparse.Namespace) -> str:
