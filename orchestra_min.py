@@ -45,7 +45,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from orchestra import parts as shipped
+from orchestra import methods as shipped
 from orchestra.kernel.chat import Chat, Send, by_requests
 from orchestra.kernel.folder import (
     LAST_STEP,

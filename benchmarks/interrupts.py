@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from common import ROOT
 from kills import script
 
-from orchestra.parts import METHODS
+from orchestra.methods import METHODS
 from tests.scripted import Endpoint, Raw
 
 LIMIT_S = 5.0

@@ -19,7 +19,7 @@ from common import ROOT, killed
 from latency import layers
 
 from orchestra.kernel.tape import Answer, exchanges
-from orchestra.parts import METHODS
+from orchestra.methods import METHODS
 from tests.scripted import Endpoint, act, complete, delegate, finish, is_main, last_text
 
 PARALLEL = 8

@@ -45,7 +45,7 @@ def scripted_pool(url: str) -> Any:
 def with_echo(parts: Any, _: Any = None) -> Any:
     """Parts with all tools, and EchoAction, which does nothing."""
     from orchestra.kernel.tool import Environment, tool
-    from orchestra.parts import all_tools
+    from orchestra.methods import all_tools
 
     @tool("EchoAction", "txt")
     def echo(env: Environment, text: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 import orchestra_min
 from orchestra.kernel.folder import Event, read_manifest
-from orchestra.parts import METHODS  # noqa: F401
+from orchestra.methods import METHODS  # noqa: F401
 from orchestra.tools.python_function import tool_of
 from tests.conftest import FREE, ROOT, Options, pool_at
 from tests.scripted import agent, complete, finish, is_main, last_text, thought

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from orchestra.kernel import vocabulary as v
+from orchestra.methods import all_tools
 from orchestra.methods.main_agent import offered as offered_in
 from orchestra.methods.main_agent import read_decision
 from orchestra.methods.orchestra_o1 import OrchestraO1, read_delegation
 from orchestra.methods.small_models import SmallModels
-from orchestra.parts import all_tools
 from tests.conftest import EndpointError, Options, pool_at
 from tests.program import CLOCK, SPEECH, replay, resume
 from tests.scripted import complete, delegate, finish, is_main

@@ -29,9 +29,9 @@ from orchestra.kernel.placing import (
     score,
 )
 from orchestra.kernel.vocabulary import Backend, Pool, Price, Result, State, SubTask, Task
+from orchestra.methods import all_tools
 from orchestra.methods.main_agent import read_tasks
 from orchestra.methods.orchestra_o1 import OrchestraO1
-from orchestra.parts import all_tools
 from orchestra.training.judge import read_scores
 from orchestra.training.options import TrainingOptions, _default_lr
 from orchestra.training.rubric import weighted

@@ -9,7 +9,7 @@ from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.memory import opened
 from orchestra.kernel.placing import materialize
 from orchestra.kernel.vocabulary import Result, Step, SubTask
-from orchestra.parts import all_tools
+from orchestra.methods import all_tools
 from orchestra.report.command import report
 from orchestra.report.run_data import data_of, read
 from tests.conftest import Backend, ConfigError, Media, Task, needs_sandbox

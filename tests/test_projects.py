@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 from tests.program import CLOCK, PROGRAM, any_method, program
 from tests.scripted import act, complete, finish, last_text
 
-NAMES = ("tools", "kernel", "report", "evaluation", "training", "methods", "parts")
+NAMES = ("tools", "kernel", "report", "evaluation", "training", "methods")
 METHOD = """
 import tools, kernel, report, evaluation, training, methods, parts
 from orchestra.kernel.method import Method

@@ -47,7 +47,7 @@ A, B, BROKEN = act("EchoAction", text="a"), act("EchoAction", text="b"), act("Br
 @pytest.fixture
 def sub_agent(endpoint, tmp_path, monkeypatch):
     """Runs one sub-task on scripted replies. Returns its Result, its steps and its prompts."""
-    monkeypatch.setattr("orchestra.parts.tools_for", lambda task, code=True: TOOLS)
+    monkeypatch.setattr("orchestra.methods.tools_for", lambda task, code=True: TOOLS)
     run = Runs(endpoint, tmp_path, "orchestra-o1")
 
     def start(*replies, tools=BOTH, **options):

@@ -125,7 +125,7 @@ STOPPED = {  # how the sub-agent goes on after it has seen the fact; the options
 
 def tools_are(monkeypatch, *tools):
     named = {t.name: t for t in tools}
-    monkeypatch.setattr("orchestra.parts.tools_for", lambda task, code=True: named)
+    monkeypatch.setattr("orchestra.methods.tools_for", lambda task, code=True: named)
 
 
 def result_of(trajectory, number=0):

@@ -15,7 +15,7 @@ import orchestra_min
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.tape import Answer, exchanges
 from orchestra.kernel.tool import Environment, tool
-from orchestra.parts import METHODS
+from orchestra.methods import METHODS
 from orchestra.variation.fork import change_of, run_fork
 from orchestra.variation.reuse import answers_of
 from orchestra_min import Options, orchestrate

@@ -56,7 +56,8 @@ FENCE = "```"
 OPENING = re.compile(r"(`{3,})(?:bash|sh|shell)[ \t]*")
 CLOSING = re.compile(r"(`{3,})[ \t]*")
 PROMPTS = "mini_swe/messages"
-Shell = Callable[[Environment, str], execution.Observed]  # runs a command in the work folder
+# Runs a command in the work folder.
+Shell = Callable[[Environment, str], execution.Observed]
 
 
 def run(job: Job, repo: Path | None = None) -> Result:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from orchestra import parts
+from orchestra import methods as shipped
 from orchestra.command.terminal import interruption, printable, tell, why_of
 from orchestra.kernel.folder import Options
 from orchestra.kernel.tape import Cancelled, DiskFull, TapeMiss
@@ -163,7 +163,7 @@ GROUPS: dict[str, tuple[Row, ...]] = {
             "method",
             "NAME",
             str,
-            f"who decides: {', '.join(parts.METHODS)} or FILE.py:NAME",
+            f"who decides: {', '.join(shipped.METHODS)} or FILE.py:NAME",
         ),
         ("agent", "NAME", str, "who does a sub-task: react, mini-swe or FILE.py:NAME"),
         ("tools", "FILE.py:NAME", str, "a tool of your own; repeatable"),

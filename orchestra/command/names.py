@@ -55,7 +55,7 @@ def objects(
     if not functions and not servers:
         yield given, {}
         return
-    from orchestra.parts import all_tools
+    from orchestra.methods import all_tools
     from orchestra.tools.own import own_tools
 
     with own_tools(functions, servers, log, set(all_tools()), listed, redact) as own:

@@ -17,7 +17,7 @@ import orchestra.command.terminal as terminal
 import orchestra.command.trust as trust
 import orchestra.command.words as words
 import orchestra_min
-from orchestra import parts
+from orchestra import methods as shipped
 from orchestra.command.log import logged_in
 from orchestra.command.redact import Redact
 from orchestra.command.status import status_line
@@ -47,14 +47,14 @@ def default_folder() -> Path:
 
 
 def _new_run(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
-    media = parts.check_media(a.files)
+    media = shipped.check_media(a.files)
     pool, redact = _pool(a)
     folder = a.out or default_folder()
     options = a.options
     given = _at_shell(a, folder, options, bool(media))
     sources, reused = _answers(a.reuse)
     pool = pool_file.with_models(pool)
-    if not (a.quiet or parts.can_run_code(options)):
+    if not (a.quiet or shipped.can_run_code(options)):
         terminal.tell(sandbox_missing())
     named = names.objects(options, folder / "mcp.log", redact)
     objects, more = stack.enter_context(named)
@@ -83,7 +83,7 @@ def _resume(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
     pool = trust.reached(folder, stored.pool, named)
     _tell_moved(stored.pool, pool)
     given, resolve = trust.objects_again(a, folder, stored, stack, redact)
-    if stored.more.get("code", True) and not parts.can_run_code(stored.options):
+    if stored.more.get("code", True) and not shipped.can_run_code(stored.options):
         raise ConfigError(f"{folder}: the run may run code; {sandbox_missing()}")
     given |= changes(a, folder, stored, resolve, given)
     own = words.own_options(stored.options, a.option)

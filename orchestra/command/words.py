@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import orchestra.command.flags as flags
-from orchestra import parts
+from orchestra import methods as shipped
 from orchestra.kernel.folder import Options
 from orchestra.kernel.vocabulary import ConfigError
 
@@ -120,12 +120,12 @@ def _check_use(options: Options) -> None:
     """Raises ConfigError for an option that the method does not use."""
     if ":" in options.method:
         return
-    method = parts.method_class(options)
-    name = options.method or parts.METHOD
+    method = shipped.method_class(options)
+    name = options.method or shipped.METHOD
     if options.rounds and method.rounds == 1:
         raise ConfigError(f"--rounds: --method {name} has one round")
-    if options.more.get("prompts") == "small" and name not in parts.SMALL_METHODS:
-        owners = " or ".join(parts.SMALL_METHODS)
+    if options.more.get("prompts") == "small" and name not in shipped.SMALL_METHODS:
+        owners = " or ".join(shipped.SMALL_METHODS)
         raise ConfigError(f"--prompts small: belongs to --method {owners}")
     if options.agent == "mini-swe" and name != "aorchestra":
         raise ConfigError("--agent mini-swe: belongs to --method aorchestra")
@@ -166,5 +166,5 @@ def _declared(options: Options) -> Mapping[str, flags.Read]:
 
         method = load(options.method, f"--method {options.method}")
     else:
-        method = parts.method_class(options)
+        method = shipped.method_class(options)
     return getattr(method, "options", {})

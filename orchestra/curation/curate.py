@@ -30,7 +30,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from orchestra import parts
+from orchestra import methods as shipped
 from orchestra.command import outside, pool_file, terminal
 from orchestra.command.flags import OneLineParser, run_program
 from orchestra.command.redact import Redact
@@ -90,8 +90,8 @@ class Curation:
 
     def _check(self) -> None:
         """Raises ConfigError for what is missing, before the first call."""
-        parts.check_media([file for seed in self.seeds for file in self.files(seed)])
-        if not parts.can_run_code(Options()):
+        shipped.check_media([file for seed in self.seeds for file in self.files(seed)])
+        if not shipped.can_run_code(Options()):
             raise ConfigError("a program checks numeric answers: install bubblewrap")
 
     def files(self, seed: Seed) -> list[tuple[str, Path]]:

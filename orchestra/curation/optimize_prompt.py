@@ -34,7 +34,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestra import parts
+from orchestra import methods as shipped
 from orchestra.command import flags, outside, terminal, words
 from orchestra.command.redact import Redact
 from orchestra.command.runs import table
@@ -173,7 +173,7 @@ def read_rewrite(
 def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
     """Fills in I_0 ... I_K. OUT/best.md is the best so far. Raises as `orchestrate` does."""
     tasks = load(a.tasks)
-    parts.check_media([file for q in tasks for file in q.media])
+    shipped.check_media([file for q in tasks for file in q.media])
     pool = checked_pool(a.backends, a.model, a.options.budget_usd)
     shares = len(tasks) * (a.iterations + 1) + a.iterations  # runs and rewrites
     share_usd = a.options.budget_usd / shares

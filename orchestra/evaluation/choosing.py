@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from orchestra import parts
+from orchestra import methods as shipped
 from orchestra.command import terminal
 from orchestra.evaluation.questions import Question
 from orchestra.kernel.vocabulary import ConfigError
@@ -51,7 +51,7 @@ def _with_value(
 
 def _with_modalities(q: Question) -> Question:
     """Raises ConfigError for a file that is missing or cannot be read."""
-    files = parts.check_media(q.media)
+    files = shipped.check_media(q.media)
     media = tuple((modality, str(path)) for modality, path in files)
     return q.model_copy(update={"media": media})
 

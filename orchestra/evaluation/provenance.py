@@ -38,7 +38,6 @@ NOT_COMPARED = "version", "made_with", "data", "extended"
 COMPARED_LAST = "questions", "prompt_files", "code_files"  # any other setting says more
 ROOT = Path(orchestra.__file__).parent
 CODE = (  # what a row depends on
-    "parts.py",
     "kernel/*.py",
     "methods/*.py",
     "minigaia/*.py",

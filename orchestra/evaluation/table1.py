@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from orchestra import parts
+from orchestra import methods as shipped
 from orchestra.command import pool_file, terminal, words
 from orchestra.evaluation import comparison, omnigaia_tables, running, scoring
 from orchestra.evaluation.choosing import selected
@@ -160,7 +160,7 @@ def missing(a: argparse.Namespace, of_run: argparse.Namespace) -> Iterator[str]:
         yield str(error)
     if not os.environ.get(SERPER_KEY) and find_spec("ddgs") is None:
         yield f"a web search: set {SERPER_KEY}, or pip install 'orchestra-min[tools]'"
-    if not parts.can_run_code(of_run.options):
+    if not shipped.can_run_code(of_run.options):
         yield "a sandbox for code: install bubblewrap, or give --unsafe-code"
 
 
@@ -169,7 +169,7 @@ def _missing_media(asked: Sequence[Question], a: argparse.Namespace) -> Iterator
     problems = []
     for q in asked:
         try:
-            parts.check_media(q.media)
+            shipped.check_media(q.media)
         except ConfigError as error:
             problems.append(f"question {q.id}: {error}")
     are_all = len(problems) == len(asked)

@@ -23,7 +23,7 @@ from orchestra.kernel.folder import (
 from orchestra.kernel.money import add_usd, assumed_usd, usage_of
 from orchestra.kernel.tape import Exchange, Failure, exchanges
 from orchestra.kernel.vocabulary import Backend, ConfigError, ModelMistake, Pool
-from orchestra.parts import METHOD
+from orchestra.methods import METHOD
 
 RUNNING = Ending("interrupted", why="it is still running", finished=False)
 KILLED = Ending(

@@ -22,10 +22,10 @@ from orchestra.command.flags import OneLineParser, run_program
 from orchestra.kernel.folder import Options
 from orchestra.kernel.prompts import as_messages, say
 from orchestra.kernel.vocabulary import Backend, Evidence, Pool, State
+from orchestra.methods import tools_for
 from orchestra.methods.orchestra_o1 import OrchestraO1
 from orchestra.minigaia.tasks import WORDS, Split
 from orchestra.minigaia.world import MODEL, World, new_world, world_of
-from orchestra.parts import tools_for
 from orchestra.training.examples import Example, state_of, state_row, write
 from orchestra.training.reading import parse_decision
 

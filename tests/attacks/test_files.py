@@ -7,7 +7,7 @@ import pytest
 
 from orchestra.kernel.tool import Environment
 from orchestra.kernel.vocabulary import ToolError
-from orchestra.parts import all_tools
+from orchestra.methods import all_tools
 from tests.conftest import Media, Task
 
 NAMES = {

@@ -16,7 +16,7 @@ import pytest
 from orchestra.kernel.tape import redact_keys
 from orchestra.kernel.tool import Environment
 from orchestra.kernel.vocabulary import ToolError
-from orchestra.parts import all_tools
+from orchestra.methods import all_tools
 from orchestra.tools.own import own_tools
 from tests.conftest import FREE, Chat, Media, Options, Pool, Purse, Tape, Task, pool_at
 

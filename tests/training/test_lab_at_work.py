@@ -25,9 +25,9 @@ from orchestra.kernel.vocabulary import (
     State,
     Task,
 )
+from orchestra.methods import AGENTS
 from orchestra.minigaia.operations import OPERATIONS, computed
 from orchestra.minigaia.tasks import TOOL, WORDS
-from orchestra.parts import AGENTS
 from orchestra.training.lab import agent, questions, reader, serve
 from orchestra.training.lab.finding import value_in
 from tests.conftest import ROOT

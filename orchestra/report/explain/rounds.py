@@ -30,7 +30,7 @@ from orchestra.kernel.vocabulary import (
     SubTask,
     Task,
 )
-from orchestra.parts import METHOD, tools_for
+from orchestra.methods import METHOD, tools_for
 from orchestra.report.totals import damaged_is_one_line, newest_events, settings_in
 
 PAPER = METHOD  # its prompt has C_t of Eq. 20, and it stops by Eq. 22
