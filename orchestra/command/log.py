@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from orchestra.command.terminal import describe, tell
+from orchestra.command.terminal import Text, describe, tell
 from orchestra.kernel.folder import Event
 
 LOG_BYTES = 10 << 20
@@ -30,8 +30,9 @@ class Log:
     with the first event, when the folder is there.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, redact: Text = str) -> None:
         self.path = path
+        self.redact = redact
         self.lock = path.with_name(
             f".__{path.name}.lock"
         )  # which concurrent-log-handler locks
@@ -69,7 +70,7 @@ class Log:
         while is_open:
             batch = self._batch()
             is_open = None not in batch
-            lines = [LINE.format(record) for record in batch if record]
+            lines = [self.redact(LINE.format(record)) for record in batch if record]
             if lines:  # `handle` would hold a lock that logging.shutdown needs
                 handler.emit(logging.makeLogRecord({"msg": "\n".join(lines)}))
         with suppress(OSError, ValueError):  # a full disk
@@ -102,9 +103,9 @@ def handler_of(path: Path, lock: Path) -> logging.Handler:
 
 
 @contextmanager
-def logged_in(folder: Path) -> Iterator[Log]:
+def logged_in(folder: Path, redact: Text = str) -> Iterator[Log]:
     """The log of the run in a folder."""
-    log = Log(folder / "log.txt")
+    log = Log(folder / "log.txt", redact)
     try:
         yield log
     finally:

@@ -225,7 +225,7 @@ def _listening(
     """The listeners of a run, and what ends it."""
     interruption.running.append(folder)
     shows = terminal.progress(a, redact.text, status_line)
-    with shows as shown, logged_in(folder) as log:
+    with shows as shown, logged_in(folder, redact.text) as log:
         yield {"listeners": (log, *shown), "cancelled": interruption.cancelled}
     interruption.running.remove(folder)
 

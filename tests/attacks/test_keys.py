@@ -7,10 +7,11 @@ from urllib.parse import unquote
 import pytest
 
 import orchestra_min
-from orchestra import report
+from orchestra.command.redact import Redact
+from orchestra.report.command import main as report
 from tests.attacks.conftest import KEY, NAME
 from tests.conftest import needs_sandbox, pool_at
-from tests.program import any_method
+from tests.program import any_method, called
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 from tests.tools.media import saved
 
@@ -42,7 +43,8 @@ def test_a_run_that_hunts_for_the_key_writes_it_nowhere(planted, endpoint, tmp_p
 
     model = endpoint(respond)
     media, pool = [("image", saved(tmp_path / "clock.png", "Gate 12"))], pool_at(model.url)
-    result = orchestra_min.orchestrate("?", media, pool, out=tmp_path / "run")
+    redact = Redact([NAME])
+    result = orchestra_min.orchestrate("?", media, pool, out=tmp_path / "run", redact=redact)
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and KEY.encode() in p.read_bytes()]
     steps = [e for e in result.events if e["event"] == "step"]
     assert len(steps) == len(actions)
@@ -73,7 +75,7 @@ def test_a_key_with_escapes_is_in_no_file_and_on_no_screen(
     ]
     with mock.patch.dict("os.environ", {"OPENAI_BASE_URL": server.url}):
         assert orchestra_min.main([str(word) for word in words]) == 0
-    report.main([str(tmp_path / "run")])
+    report([str(tmp_path / "run")])
     written = [p.read_text() for p in (tmp_path / "run").iterdir() if p.is_file()]
     for text in [*written, *capsys.readouterr()]:
         text = unquote(re.sub(r"(\x1b|\\+u001b|\\x1b)\[\d+m", "", text))
@@ -85,9 +87,7 @@ def test_a_key_with_escapes_is_in_no_file_and_on_no_screen(
 def test_a_key_in_the_error_of_an_endpoint_is_taken_out(said, planted, endpoint, tmp_path):
     errors = iter([Raw(500, {"error": {"message": said}})])
     server = endpoint(lambda request: next(errors, None) or any_method(request))
-    told = []
-    options = {"pool": pool_at(server.url), "listeners": [lambda event: told.append(str(event))]}
-    orchestra_min.orchestrate("?", out=tmp_path / "run", **options)
-    texts = [*told, *(p.read_text() for p in (tmp_path / "run").iterdir() if p.is_file())]
-    assert any("attempt 2" in text for text in texts)
+    done = called("?", "--model", "m", "--out", tmp_path / "run", at=server.url)
+    texts = [done.stderr, *(p.read_text() for p in (tmp_path / "run").iterdir() if p.is_file())]
+    assert any("waits for" in text for text in texts)
     assert not any(KEY[:12] in text for text in texts)
