@@ -47,6 +47,7 @@ from orchestra.kernel.folder import Options
 from orchestra.kernel.money import Purse
 from orchestra.kernel.tape import Mode, Tape, TapeMiss, rows_of
 from orchestra.kernel.vocabulary import ConfigError, ModelMistake
+from orchestra.methods.react_careful import careful
 from orchestra.methods.replies import find_action
 from orchestra.training import examples
 from orchestra.training.examples import Example
@@ -61,6 +62,8 @@ STRATEGIES = {
 }  # level: z of Eq. 27, in turn
 TIMEOUT_S = 600.0  # of one attempt of a call
 PROBLEM_CHARS = 200  # of a mistake, for the model
+# A "done" of what no tool has shown would become an example: sub-agents heed the rule against it.
+AGENTS = {"react": careful}
 
 
 class Curation:
@@ -156,13 +159,15 @@ class Curation:
         folder = self._run(seed, x["id"], question)
         if not succeeded(folder, answer, question):
             return []
-        return from_run(folder, answer)
+        return from_run(folder, answer, agents=AGENTS)
 
     def _run(self, seed: Seed, name: str, question: str) -> Path:
         """The folder of a run of Orchestra-o1 on a question about the files of a seed."""
         folder: Path = self.a.out / "runs" / name
         run = (
-            replay(folder) if self.a.replay else self._recorded(folder, seed, question)
+            replay(folder, agents=AGENTS)
+            if self.a.replay
+            else self._recorded(folder, seed, question)
         )
         self.purse.charge(run.cost_usd, tokens=run.tokens)
         return folder
@@ -173,7 +178,12 @@ class Curation:
             left_usd = max(left_usd, 0.0)
         options = Options(budget_usd=left_usd, timeout_s=TIMEOUT_S)
         return recorded(
-            question, self.files(seed), folder, pool=self.pool, options=options
+            question,
+            self.files(seed),
+            folder,
+            pool=self.pool,
+            options=options,
+            agents=AGENTS,
         )
 
     def run(self) -> str:
