@@ -340,7 +340,7 @@ def aggregate(
 
 def main(options: TrainingOptions) -> int:
     """Returns the exit code; what ends it early is one line on standard error, of each process."""
-    from orchestra.command.flags import run_program
+    from orchestra.command.programs import run_program
 
     return run_program("train_da_grpo.py", lambda: train(options))
 

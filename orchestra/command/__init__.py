@@ -128,7 +128,9 @@ class Command:
 
     def stopped(self, error: BaseException) -> int:
         """Print what ended the command, and how to go on. Returns the exit code."""
-        row = terminal.row_of_error(error, self.folder)
+        from orchestra.command.way_on import advice_on, row_of_error
+
+        row = row_of_error(error, self.folder)
         if "--json" in self.words:
             with suppress(OSError):  # it may be the error
                 put(self.redact(json.dumps(row)))
@@ -136,8 +138,6 @@ class Command:
             tell(f"{terminal.figures(row)}, {self.folder}")
         way_on = "" if isinstance(error, ConfigError) else self.way_on()
         if isinstance(error, EndpointError):
-            from orchestra.command.way_on import advice_on
-
             row["why"] += f"; {advice_on(error)}"
         line = terminal.printable(self.redact(row["why"]), kept="\n")
         tell(f"{PROGRAM}: {line}{way_on and f'; {way_on}'}")

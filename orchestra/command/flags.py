@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from orchestra import methods as shipped
-from orchestra.command.terminal import interruption, printable, tell, why_of
 from orchestra.kernel.folder import Options
 from orchestra.kernel.tape import Cancelled, DiskFull, TapeMiss
 from orchestra.kernel.vocabulary import BudgetExceeded, ConfigError, EndpointError
@@ -38,26 +37,6 @@ ENDS = tuple(EXIT_CODES)
 
 def exit_code(error: BaseException) -> int:
     return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-
-
-def run_program(name: str, work: Callable[[], int | None]) -> int:
-    """Run `work` and return its exit code. An error is one line on standard error."""
-
-    def stopped(error: BaseException) -> int:
-        kept = (
-            "; what is done is kept"
-            if isinstance(error, Cancelled | MemoryError)
-            else ""
-        )
-        tell(f"{name}: {printable(why_of(error))}{kept}")
-        return exit_code(error)
-
-    interruption.last_words = lambda: stopped(Cancelled("interrupted"))
-    try:
-        return work() or 0
-    except ENDS as error:
-        is_interrupted = interruption.cancelled.is_set()
-        return stopped(Cancelled("interrupted") if is_interrupted else error)
 
 
 class OneLineParser(argparse.ArgumentParser):

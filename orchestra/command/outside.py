@@ -56,8 +56,8 @@ def check_run(folder: Path) -> None:
         )
     for name in ("tape.jsonl", "trajectory.jsonl"):
         if os.path.lexists(folder / name):
-            for line in _lines(folder / name, MAX_FILE_BYTES):
-                _check_values(folder / name, line)
+            for line in lines_of(folder / name, MAX_FILE_BYTES):
+                check_values(folder / name, line)
                 if MANY_ATTEMPTS.search(line):
                     raise ConfigError(
                         f"{folder / name} is damaged: very many attempts of a call"
@@ -94,7 +94,7 @@ def json_of(path: Path, hint: str = "restore it from a copy") -> Any:
     try:
         with opened(path, MAX_SETTINGS_BYTES) as file:
             data = file.read()
-        _check_values(path, data)
+        check_values(path, data)
         return json.loads(data)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file; {hint}") from None
@@ -106,28 +106,7 @@ def json_of(path: Path, hint: str = "restore it from a copy") -> Any:
         ) from None
 
 
-def rows(path: Path, most_bytes: int) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a JSONL file, which may be missing; not a last line that was cut off.
-    Raises ConfigError.
-    """
-    if not os.path.lexists(path):
-        return
-    for number, line in enumerate(_lines(path, most_bytes), 1):
-        if not line.strip():
-            continue
-        _check_values(path, line)
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            if not line.endswith(b"\n"):
-                return
-            row = None
-        if not isinstance(row, dict):
-            raise ConfigError(f"{path}, line {number} is not a JSON object; remove it")
-        yield row
-
-
-def _lines(path: Path, most_bytes: int) -> Iterator[bytes]:
+def lines_of(path: Path, most_bytes: int) -> Iterator[bytes]:
     with opened(path, most_bytes) as file:
         for number, line in enumerate(
             iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
@@ -139,7 +118,7 @@ def _lines(path: Path, most_bytes: int) -> Iterator[bytes]:
             yield line
 
 
-def _check_values(path: Path, data: bytes) -> None:
+def check_values(path: Path, data: bytes) -> None:
     """Raises ConfigError if a JSON text is nested too deep or has too many values."""
     opening = data.count(b"[") + data.count(b"{")
     if opening + data.count(b",") > MAX_VALUES or opening > MAX_DEPTH:
@@ -163,26 +142,9 @@ def _special(path: Path) -> ConfigError:
 
 def check(folder: Path, deep: bool = False) -> None:
     """Raises ConfigError for a link or a special file in a folder. `deep`: also in those in it."""
-    for entry in _entries(folder, deep):
+    for entry in entries_of(folder, deep):
         if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
             raise _special(Path(entry.path))
-
-
-def files_in(folder: Path) -> list[Path]:
-    """The regular files in a folder and in those in it, without links. Raises ConfigError."""
-    entries = _entries(folder, deep=True)
-    return sorted(Path(e.path) for e in entries if e.is_file(follow_symlinks=False))
-
-
-def runs_in(folder: Path, depth: int) -> list[Path]:
-    """The run folders in a folder, at most `depth` levels down. Raises ConfigError, OSError."""
-    found: list[Path] = []
-    folders = [folder]
-    for _ in range(depth):
-        entries = [entry for here in folders for entry in _entries(here, deep=False)]
-        folders = [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
-        found += [here for here in folders if os.path.lexists(here / "run.json")]
-    return sorted(found)
 
 
 def member(folder: Path, name: object) -> Path:
@@ -196,7 +158,7 @@ def member(folder: Path, name: object) -> Path:
     return path
 
 
-def _entries(folder: Path, deep: bool) -> Iterator[os.DirEntry[str]]:
+def entries_of(folder: Path, deep: bool) -> Iterator[os.DirEntry[str]]:
     """What is in a folder, if it is one. Raises ConfigError if that is too much."""
     folders = [str(folder)]
     count = 0

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestra.command.outside import check_run, runs_in
+from orchestra.command.folders import runs_in
+from orchestra.command.outside import check_run
 from orchestra.command.terminal import printable, put
 from orchestra.kernel.vocabulary import ConfigError
 

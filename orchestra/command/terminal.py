@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from orchestra.kernel.folder import LAST_STEP, Event, Listener, read_manifest
 from orchestra.kernel.vocabulary import Place
-from orchestra_min import Outcome, ending_of
+from orchestra_min import Outcome
 
 KEYS = (
     *(
@@ -224,34 +224,6 @@ def _reused(run: Path) -> dict[str, Any]:
             "saved_usd": totals.saved_usd or 0.0,
         }
     return saved
-
-
-def row_of_error(error: BaseException, run: Path | None) -> dict[str, Any]:
-    """The same of a run that an error has ended; `run` None: there is none."""
-    ending = ending_of(error)
-    row: dict[str, Any] = dict.fromkeys(KEYS)
-    row |= {"state": ending.state, "cause": ending.cause, "why": why_of(error)}
-    row |= {"fallback": False, "failed_subtasks": 0}
-    if run is not None:
-        with contextlib.suppress(Exception):  # the folder may be damaged
-            from orchestra.report.totals import summary
-
-            seen = summary(run)
-            figures = {"rounds": seen.rounds, "failed_subtasks": seen.failed_subtasks}
-            row |= {**vars(seen.totals), **figures, "run": str(run)}
-    return row
-
-
-def why_of(error: BaseException) -> str:
-    """What went wrong, in one line."""
-    if isinstance(error, MemoryError):
-        return "this machine has no memory left"
-    if isinstance(error, RuntimeError) and "start new thread" in str(error):
-        return "this machine starts no more threads: use a smaller --parallel"
-    if isinstance(error, OSError):
-        parts = [error.filename, error.strerror]
-        return ": ".join(str(part) for part in parts if part) or str(error)
-    return ending_of(error).why
 
 
 def _notes(row: Mapping[str, Any], is_quiet: bool) -> Iterator[str]:

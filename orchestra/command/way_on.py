@@ -1,16 +1,20 @@
-"""How to go on with a run that was ended: the command, which can be copied as it is."""
+"""What ended a run, as a row and in one line, and how to go on with it."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import orchestra_min
+from orchestra.command.terminal import KEYS
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.vocabulary import EndpointError
+from orchestra_min import ending_of
 
 PROGRAM = "orchestra-min"
 ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
@@ -62,3 +66,31 @@ def _absolute(spec: str) -> str:
     """FILE.py:NAME with the whole path; package.module:NAME as it is."""
     where, _, name = spec.rpartition(":")
     return f"{Path(where).absolute()}:{name}" if where.endswith(".py") else spec
+
+
+def row_of_error(error: BaseException, run: Path | None) -> dict[str, Any]:
+    """The same of a run that an error has ended; `run` None: there is none."""
+    ending = ending_of(error)
+    row: dict[str, Any] = dict.fromkeys(KEYS)
+    row |= {"state": ending.state, "cause": ending.cause, "why": why_of(error)}
+    row |= {"fallback": False, "failed_subtasks": 0}
+    if run is not None:
+        with contextlib.suppress(Exception):  # the folder may be damaged
+            from orchestra.report.totals import summary
+
+            seen = summary(run)
+            figures = {"rounds": seen.rounds, "failed_subtasks": seen.failed_subtasks}
+            row |= {**vars(seen.totals), **figures, "run": str(run)}
+    return row
+
+
+def why_of(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    if isinstance(error, MemoryError):
+        return "this machine has no memory left"
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return "this machine starts no more threads: use a smaller --parallel"
+    if isinstance(error, OSError):
+        parts = [error.filename, error.strerror]
+        return ": ".join(str(part) for part in parts if part) or str(error)
+    return ending_of(error).why

@@ -32,7 +32,8 @@ from jsonschema.exceptions import best_match
 
 from orchestra import methods as shipped
 from orchestra.command import outside, pool_file, terminal
-from orchestra.command.flags import OneLineParser, run_program
+from orchestra.command.flags import OneLineParser
+from orchestra.command.programs import run_program
 from orchestra.command.redact import Redact
 from orchestra.command.runs import table
 from orchestra.command.terminal import usd

@@ -26,7 +26,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestra.command.flags import OneLineParser, run_program
+from orchestra.command.flags import OneLineParser
+from orchestra.command.programs import run_program
 from orchestra.evaluation.question_files import items
 from orchestra.kernel.prompts import say
 from orchestra.kernel.vocabulary import ConfigError

@@ -36,6 +36,7 @@ from typing import Any
 
 from orchestra import methods as shipped
 from orchestra.command import flags, outside, terminal, words
+from orchestra.command.programs import run_program
 from orchestra.command.redact import Redact
 from orchestra.command.runs import table
 from orchestra.curation.pareto import COLUMNS, Version, front
@@ -266,7 +267,7 @@ def main(argv: Sequence[str]) -> int:
     def work() -> None:
         optimize(arguments(p, argv), versions)
 
-    code = flags.run_program(p.prog, work)
+    code = run_program(p.prog, work)
     if front(versions):
         terminal.put(table(" ".join(COLUMNS), map(vars, versions)))
     return code

@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestra.command import terminal
-from orchestra.command.flags import OneLineParser, run_program
+from orchestra.command.flags import OneLineParser
+from orchestra.command.programs import run_program
 from orchestra.evaluation import (
     comparison,
     gaia,

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from orchestra.command import outside
+from orchestra.command import folders, outside
 from orchestra.evaluation.answering import Earlier, Plan
 from orchestra.evaluation.provenance import Settings, difference, settings_for
 from orchestra.evaluation.questions import (
@@ -96,7 +96,7 @@ class _ScoreRow(TypedDict):
 def rows_of(folder: Path) -> list[QuestionRow]:
     """All rows of a sweep, the oldest first. Raises ConfigError."""
     file = folder / "rows.jsonl"
-    rows = list(outside.rows(file, MAX_BYTES))
+    rows = list(folders.rows(file, MAX_BYTES))
     for number, row in enumerate(rows, 1):
         where = f"{file}, row {number}"
         _check(_Row, row, where)
@@ -139,7 +139,7 @@ def scored_rows(folder: Path) -> dict[Key, QuestionRow]:
 def score_rows(folder: Path, scorer: str) -> Iterator[dict[str, Any]]:
     """What `evaluate score` found, a row for each answer. Raises ConfigError."""
     file = scores_file(folder, scorer)
-    for number, found in enumerate(outside.rows(file, MAX_BYTES), 1):
+    for number, found in enumerate(folders.rows(file, MAX_BYTES), 1):
         _check(_ScoreRow, found, f"{file}, row {number}")
         yield found
 

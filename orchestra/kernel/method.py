@@ -109,21 +109,3 @@ def one_of_these(*names: str) -> Callable[[Any], str]:
         return str(value)
 
     return read
-
-
-def weights(*names: str) -> Callable[[Any], dict[str, float]]:
-    """A table of shares, or its spelling, as in cost=0.5,latency=0.2."""
-
-    def read(value: Any) -> dict[str, float]:
-        rows = value
-        if isinstance(value, str):
-            pairs = (row.partition("=") for row in value.split(","))
-            rows = {name.strip(): weight for name, _, weight in pairs}
-        if not isinstance(rows, Mapping):
-            raise ValueError(f"{value!r}: needs NAME=WEIGHT,...")
-        for name in rows:
-            if name not in names:
-                raise ValueError(f"{name!r}: one of {', '.join(names)}")
-        return {name: share(weight) for name, weight in rows.items()}
-
-    return read

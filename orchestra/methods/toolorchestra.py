@@ -27,12 +27,12 @@ Differences from the paper / the released code
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
 from orchestra.kernel.folder import Options
-from orchestra.kernel.method import Ask, Method, weights
+from orchestra.kernel.method import Ask, Method, share
 from orchestra.kernel.prompts import as_messages, explained, render, say
 from orchestra.kernel.tool import Tool
 from orchestra.kernel.vocabulary import (
@@ -166,6 +166,24 @@ def _tool_call(call: Mapping[str, Any]) -> ToolCall:
 
 
 # ---- the decision --------------------------------------------------------------------------------
+
+
+def weights(*names: str) -> Callable[[Any], dict[str, float]]:
+    """A table of shares, or its spelling, as in cost=0.5,latency=0.2."""
+
+    def read(value: Any) -> dict[str, float]:
+        rows = value
+        if isinstance(value, str):
+            pairs = (row.partition("=") for row in value.split(","))
+            rows = {name.strip(): weight for name, _, weight in pairs}
+        if not isinstance(rows, Mapping):
+            raise ValueError(f"{value!r}: needs NAME=WEIGHT,...")
+        for name in rows:
+            if name not in names:
+                raise ValueError(f"{name!r}: one of {', '.join(names)}")
+        return {name: share(weight) for name, weight in rows.items()}
+
+    return read
 
 
 class ToolOrchestra(Method):

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from orchestra.command.flags import run_program
+from orchestra.command.programs import run_program
 from orchestra.command.terminal import tell
 from orchestra.kernel.vocabulary import ConfigError
 from orchestra.report import live, run_data

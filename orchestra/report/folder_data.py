@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestra.command import outside
+from orchestra.command import folders
 from orchestra.command.terminal import describe, tell
 from orchestra.kernel.tape import Exchange
 from orchestra.kernel.vocabulary import ConfigError
@@ -25,7 +25,7 @@ DEPTH = 3  # of a run folder in a folder
 
 def run_folders(folder: Path) -> list[Path]:
     """The run folders in a folder. Raises ConfigError if there is none."""
-    found = outside.runs_in(folder, DEPTH)
+    found = folders.runs_in(folder, DEPTH)
     if not found:
         raise ConfigError(f"{folder} is not a run folder, and has none in it")
     return found
@@ -74,10 +74,10 @@ def _scored_rows(sweep: Path) -> Iterator[Row]:
     """The rows of a sweep, with the scores that its answers got later."""
     later: dict[tuple[Any, Any], Row] = {}
     for scorer in SCORES:
-        for found in outside.rows(sweep / "scores" / f"{scorer}.jsonl", ROWS_BYTES):
+        for found in folders.rows(sweep / "scores" / f"{scorer}.jsonl", ROWS_BYTES):
             answer = found.get("run"), found.get("answer")
             later.setdefault(answer, {})[scorer] = found.get("score")
-    for row in outside.rows(sweep / "rows.jsonl", ROWS_BYTES):
+    for row in folders.rows(sweep / "rows.jsonl", ROWS_BYTES):
         is_done = row.get("status") == "done"
         yield {
             **row,

@@ -18,7 +18,8 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestra.command.flags import OneLineParser, run_program
+from orchestra.command.flags import OneLineParser
+from orchestra.command.programs import run_program
 from orchestra.kernel.folder import Options
 from orchestra.kernel.prompts import as_messages, say
 from orchestra.kernel.vocabulary import Backend, Evidence, Pool, State

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestra.command import outside
-from orchestra.command.flags import run_program
+from orchestra.command.programs import run_program
 from orchestra.command.runs import table
 from orchestra.command.terminal import put, usd
 from orchestra.kernel.folder import (

@@ -22,7 +22,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from orchestra.command import outside
-from orchestra.command.flags import run_program
+from orchestra.command.programs import run_program
 from orchestra.command.terminal import put
 from orchestra.kernel.folder import Options
 from orchestra.kernel.vocabulary import ConfigError, Delegate, Place

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.command import DAMAGE, WHY_CHARS, outside
-from orchestra.command.flags import OneLineParser, run_program
+from orchestra.command.flags import OneLineParser
 from orchestra.command.names import LISTED, objects
+from orchestra.command.programs import run_program
 from orchestra.command.redact import Redact
 from orchestra.command.terminal import tell
 from orchestra.evaluation.questions import Question, load

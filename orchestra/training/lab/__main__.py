@@ -18,7 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestra.command.flags import OneLineParser, run_program
+from orchestra.command.flags import OneLineParser
+from orchestra.command.programs import run_program
 from orchestra.kernel.tape import Appender
 from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training.installed import exit_unless_installed

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from orchestra.command.flags import run_program
+from orchestra.command.programs import run_program
 from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training.installed import exit_unless_installed
 

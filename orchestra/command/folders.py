@@ -1,0 +1,50 @@
+"""Folders of many runs, which may come from someone else: what is in them, and their rows."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from orchestra.command.outside import check_values, entries_of, lines_of
+from orchestra.kernel.vocabulary import ConfigError
+
+
+def rows(path: Path, most_bytes: int) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a JSONL file, which may be missing; not a last line that was cut off.
+    Raises ConfigError.
+    """
+    if not os.path.lexists(path):
+        return
+    for number, line in enumerate(lines_of(path, most_bytes), 1):
+        if not line.strip():
+            continue
+        check_values(path, line)
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            if not line.endswith(b"\n"):
+                return
+            row = None
+        if not isinstance(row, dict):
+            raise ConfigError(f"{path}, line {number} is not a JSON object; remove it")
+        yield row
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The regular files in a folder and in those in it, without links. Raises ConfigError."""
+    entries = entries_of(folder, deep=True)
+    return sorted(Path(e.path) for e in entries if e.is_file(follow_symlinks=False))
+
+
+def runs_in(folder: Path, depth: int) -> list[Path]:
+    """The run folders in a folder, at most `depth` levels down. Raises ConfigError, OSError."""
+    found: list[Path] = []
+    folders = [folder]
+    for _ in range(depth):
+        entries = [entry for here in folders for entry in entries_of(here, deep=False)]
+        folders = [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
+        found += [here for here in folders if os.path.lexists(here / "run.json")]
+    return sorted(found)
