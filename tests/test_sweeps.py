@@ -116,7 +116,7 @@ def test_a_resume_with_other_code_says_which(sweep, tmp_path, capsys):
 
 def test_a_resume_with_an_edited_method_of_the_user_says_which(sweep, tmp_path, capsys):
     method = tmp_path / "mine.py"
-    own = "from orchestra.methods.react_careful import ReactAlone\n\n\nclass Mine(ReactAlone):\n    pass\n"
+    own = "from orchestra.methods.react_alone import ReactAlone\n\n\nclass Mine(ReactAlone):\n    pass\n"
     method.write_text(own)
     flags = "--method", f"{method}:Mine"
     assert sweep(*flags)[0] == 0

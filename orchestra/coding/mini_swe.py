@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orchestra.coding import worktree
-from orchestra.kernel.job import FAILURES, OBSERVATION_CHARS, Job
+from orchestra.kernel.job import FAILURES, OBSERVATION_CHARS, Job, Question
 from orchestra.kernel.prompts import (
     THINK_END,
     as_messages,
@@ -38,7 +38,6 @@ from orchestra.kernel.prompts import (
 from orchestra.kernel.tool import Environment
 from orchestra.kernel.vocabulary import INVALID, Messages, Result, Step, ToolError
 from orchestra.methods.react import Unreported, has_few_steps, summarized
-from orchestra.methods.summary import Question
 from orchestra.tools import execution, sandbox
 
 MARKER = "TASK_COMPLETE"  # the first line of the last command's output; the rest is the report

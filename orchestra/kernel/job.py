@@ -131,6 +131,7 @@ class Job:
 
 
 Agent = Callable[[Job], Result]
+Question = tuple[Messages, Schema | None]  # to the model of a sub-agent
 
 
 def seen_in(trace: Sequence[Step]) -> list[tuple[int, Step]]:
@@ -146,16 +147,19 @@ def has_worked(trace: Sequence[Step]) -> bool:
     return any(not step.failed for _, step in seen_in(trace))
 
 
-def digest(trace: Sequence[Step]) -> str:
-    """The newest notes and the newest observations, which are data. "" without an observation."""
+def newest_steps(trace: Sequence[Step], chars: int) -> list[str]:
+    """A text of each of the newest observations, which are data, cut."""
     rows = []
     for number, step in seen_in(trace)[-SHOWN_STEPS:]:
-        text = cut_in_the_middle(without_marks(step.observation), DIGEST_CHARS)
-        shown = {
-            "action": step.action,
-            "observation": quoted(text, limit=2 * DIGEST_CHARS),
-        }
+        text = cut_in_the_middle(without_marks(step.observation), chars)
+        shown = {"action": step.action, "observation": quoted(text, limit=2 * chars)}
         rows.append(say("trace_summary/messages", "step", number=number, **shown))
+    return rows
+
+
+def digest(trace: Sequence[Step]) -> str:
+    """The newest notes and the newest observations. "" without an observation."""
+    rows = newest_steps(trace, DIGEST_CHARS)
     if not rows:
         return ""
     parts = [say("trace_summary/messages", "digest", steps="\n".join(rows))]

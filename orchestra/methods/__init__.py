@@ -22,7 +22,7 @@ METHODS = {  # --method
     "aorchestra": "aorchestra:AOrchestra",
     "toolorchestra": "toolorchestra:ToolOrchestra",
     "mas-orchestra": "mas_orchestra:MasOrchestra",
-    "react": "react_careful:ReactAlone",
+    "react": "react_alone:ReactAlone",
 }
 SMALL_METHODS = {"orchestra-o1": "small_models:SmallModels"}  # --prompts small
 AGENTS = {"react": "react:run"}  # SubTask.agent; a method has its own besides

@@ -22,11 +22,10 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from itertools import takewhile
 from typing import Any
 
-from orchestra.kernel.job import OBSERVATION_CHARS, Agent, Job
+from orchestra.kernel.job import OBSERVATION_CHARS, Agent, Job, Question
 from orchestra.kernel.prompts import (
     as_messages,
     capped,
@@ -147,12 +146,13 @@ class React:
         about = {"instruction": job.u.instruction, "next": self.what_now(job, offer)}
         return self.prompt(job, say(PROMPTS, self.now, notice=notice, **about))
 
-    def question(self, job: Job) -> Any:
+    def question(self, job: Job) -> Question:
         """The messages after the last step, which ask for a summary."""
         about = {"steps": len(job.trace), "instruction": job.u.instruction}
-        return summary().question(
-            self.prompt(job, say(summary().PROMPTS, "now_json", **about))
-        )
+        now = say("trace_summary/messages", "now_json", **about)
+        params = closed_object({"summary": TEXT})
+        summary = closed_object({"action": const("summary"), "params": params})
+        return self.prompt(job, now), ("summary", summary)
 
     def prompt(self, job: Job, now: str) -> Messages:
         user = render(
@@ -360,7 +360,7 @@ def same_call(job: Job, name: str, params: Mapping[str, Any]) -> Step | None:
 # ---- a sub-agent around another one --------------------------------------------------------------
 
 
-def summarized(agent: Agent, further: Callable[[Job], Any] | None = None) -> Agent:
+def summarized(agent: Agent, further: Callable[[Job], Question] | None = None) -> Agent:
     """The same sub-agent, with a summary where it ends as Unreported. `further`: the prompt that
     goes on from that of its last step.
     """
@@ -370,23 +370,22 @@ def summarized(agent: Agent, further: Callable[[Job], Any] | None = None) -> Age
         purse = job.env.purse
         share_usd = purse.limit_usd
         if share_usd is not None:
-            summary().keep_money(job, share_usd)
+            from orchestra.methods import summary
+
+            summary.keep_money(job, share_usd)
         try:
             return agent(job)
         except Unreported as end:
+            from orchestra.methods import summary
+
             purse.limit_usd = share_usd
             z = job.unreported(end.error, end.cause)
-            text = summary().ask(job, end.__cause__, further)
+            text = summary.ask(job, end.__cause__, further)
             return replace(z, summary=text or z.summary, cost_usd=purse.spent_usd)
         finally:
             purse.limit_usd = share_usd
 
     return run
-
-
-def summary() -> Any:
-    """summary.py, which most runs do not need."""
-    return import_module("orchestra.methods.summary")
 
 
 LOOP = React()

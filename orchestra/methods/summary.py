@@ -19,17 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from orchestra.kernel.job import SHOWN_STEPS, Job, has_worked, seen_in
+from orchestra.kernel.job import Job, Question, has_worked, newest_steps
 from orchestra.kernel.money import input_token_bound
 from orchestra.kernel.prompts import (
     after_thinking,
     as_messages,
     capped,
-    cut_in_the_middle,
-    quoted,
     render,
     say,
-    without_marks,
 )
 from orchestra.kernel.vocabulary import (
     BudgetExceeded,
@@ -38,11 +35,10 @@ from orchestra.kernel.vocabulary import (
     ModelMistake,
     Place,
     Reply,
-    Schema,
     Step,
     SubTask,
 )
-from orchestra.methods.replies import TEXT, closed_object, const, find_action
+from orchestra.methods.replies import find_action
 
 PART = "summary"  # of the call's place
 SHOWN_CHARS = 1000  # of an observation in a short request
@@ -56,7 +52,6 @@ TOO_LONG = (
 )  # HTTP status of a request that is refused, as for its length
 FENCE = "```"
 PROMPTS = "trace_summary/messages"
-Question = tuple[Messages, Schema | None]
 
 
 def keep_money(job: Job, share_usd: float) -> None:
@@ -111,27 +106,12 @@ def _may_answer(failure: BaseException | None) -> bool:
     return not isinstance(failure, EndpointError) or failure.status in TOO_LONG
 
 
-def question(messages: Messages) -> Question:
-    """The messages with the schema of a summary."""
-    params = closed_object({"summary": TEXT})
-    action = closed_object({"action": const("summary"), "params": params})
-    return messages, ("summary", action)
-
-
 def short_request(u: SubTask, trace: Sequence[Step]) -> Messages:
     """The task and the newest observations, cut: a request that is small after any steps."""
-    rows = []
-    for number, step in seen_in(trace)[-SHOWN_STEPS:]:
-        text = cut_in_the_middle(without_marks(step.observation), SHOWN_CHARS)
-        shown = {
-            "action": step.action,
-            "observation": quoted(text, limit=2 * SHOWN_CHARS),
-        }
-        rows.append(say(PROMPTS, "step", number=number, **shown))
     user = render(
         "trace_summary/user.md",
         instruction=capped(u.instruction, INSTRUCTION_CHARS),
-        steps="\n".join(rows),
+        steps="\n".join(newest_steps(trace, SHOWN_CHARS)),
         now=say(PROMPTS, "now"),
     )
     return as_messages(render("trace_summary/system.md"), user)
