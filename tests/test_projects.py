@@ -22,7 +22,7 @@ from tests.scripted import act, complete, finish, last_text
 
 NAMES = ("tools", "kernel", "report", "evaluation", "training", "methods")
 METHOD = """
-import tools, kernel, report, evaluation, training, methods, parts
+import tools, kernel, report, evaluation, training, methods
 from orchestra.kernel.method import Method
 from orchestra.kernel.vocabulary import Complete
 class Mine(Method):

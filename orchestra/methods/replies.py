@@ -43,9 +43,8 @@ def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
     text = LATEX.sub(r"\1\\\\", reply[:MAX_CHARS])
     text = _without_thinking(text, cut)
     found = _actions(_objects(text))
-    if not found and not cut and "{" in text:
-        repaired = _repaired(text[text.index("{") :])
-        found = _actions(repaired if isinstance(repaired, list) else [repaired])
+    if not found and not cut:
+        found = _actions(_repaired_objects(text))
     if not found and cut:
         raise ModelMistake("cut")
     if not found:
@@ -58,11 +57,7 @@ def objects(text: str) -> list[Any]:
     from the first brace on.
     """
     text = LATEX.sub(r"\1\\\\", text[:MAX_CHARS])
-    found = _objects(text)
-    if found or "{" not in text:
-        return found
-    repaired = _repaired(text[text.index("{") :])
-    return repaired if isinstance(repaired, list) else [repaired]
+    return _objects(text) or _repaired_objects(text)
 
 
 def _without_thinking(text: str, cut: bool) -> str:
@@ -94,6 +89,14 @@ def _objects(text: str) -> list[Any]:
         except (ValueError, RecursionError):
             position = start.start() + 1
     return found
+
+
+def _repaired_objects(text: str) -> list[Any]:
+    """What json-repair finds from the first brace on."""
+    if "{" not in text:
+        return []
+    repaired = _repaired(text[text.index("{") :])
+    return repaired if isinstance(repaired, list) else [repaired]
 
 
 def _repaired(text: str) -> Any:
