@@ -15,7 +15,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,15 +42,6 @@ PROGRAMS = {  # of other layers, and the function that runs them
     "optimize-prompt": "orchestra.curation.optimize_prompt:main",
 }
 VERBS = ("replay", "resume", "runs", "help", "version")
-DAMAGE = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    AssertionError,
-    RecursionError,
-)
-WHY_CHARS = 200
 
 
 def main(words: Sequence[str]) -> int:
@@ -116,7 +107,8 @@ class Command:
 
                 complete(a)
                 read_question(a, [*PROGRAMS, *VERBS])
-            outcome = record(a, self.began)
+            with _damage_is_one_line(a):
+                outcome = record(a, self.began)
         terminal.report(outcome, a, self.redact)
         if not (a.quiet or a.replay):
             _tell_what_changed(a, outcome.run)
@@ -187,22 +179,27 @@ def _replay(a: argparse.Namespace) -> Outcome:
     outside.check_run(folder)
     stored = read_manifest(folder)
     given: dict[str, Any] = {}
-    with ExitStack() as stack, terminal.progress(a, str) as listeners:
+    with (
+        ExitStack() as stack,
+        terminal.progress(a, str) as listeners,
+        _damage_is_one_line(a),
+    ):
         if a.set.keys() - {"parallel"} or _needs_more(stored):
             from orchestra.command import recording, trust
             from orchestra.command.redact import Redact
 
             given, resolve = trust.objects_again(a, folder, stored, stack, Redact())
             given |= recording.changes(a, folder, stored, resolve, given)
-        try:
-            return orchestra_min.replay(folder, listeners, a.parallel, **given)
-        except DAMAGE as error:
-            if given:  # Python of the user may have raised it
-                raise
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:WHY_CHARS]
-            raise ConfigError(
-                f"{folder} is damaged, or of another version ({why})"
-            ) from error
+        return orchestra_min.replay(folder, listeners, a.parallel, **given)
+
+
+def _damage_is_one_line(a: argparse.Namespace) -> AbstractContextManager[None]:
+    """For a replay or resume without Python of the user, which may raise anything."""
+    folder = a.replay or a.resume
+    is_own = ":" in f"{a.method or ''}{a.agent or ''}" or a.tools
+    return (
+        outside.damage_is_one_line(folder) if folder and not is_own else nullcontext()
+    )
 
 
 def _needs_more(stored: Manifest) -> bool:

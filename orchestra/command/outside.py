@@ -11,12 +11,13 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from orchestra.kernel.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError, ModelMistake
 
 MAX_ENTRIES = 1_000_000  # of a folder and those in it
 MAX_DEPTH = 100  # of JSON
@@ -62,6 +63,30 @@ def check_run(folder: Path) -> None:
                     raise ConfigError(
                         f"{folder / name} is damaged: very many attempts of a call"
                     )
+
+
+DAMAGE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+    ModelMistake,
+)
+WHY_CHARS = 200
+
+
+@contextmanager
+def damage_is_one_line(folder: Path) -> Iterator[None]:
+    """Data of another shape than a run writes raises such errors. Here they become ConfigError."""
+    try:
+        yield
+    except DAMAGE as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:WHY_CHARS]
+        problem = f"{folder} is damaged, or of another version ({why})"
+        raise ConfigError(problem) from error
 
 
 # ---- a file --------------------------------------------------------------------------------------

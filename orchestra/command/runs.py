@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.command.folders import runs_in
-from orchestra.command.outside import check_run
+from orchestra.command.outside import check_run, damage_is_one_line
 from orchestra.command.terminal import printable, put
 from orchestra.kernel.vocabulary import ConfigError
 
@@ -27,7 +27,8 @@ def list_runs(folder: Path, as_json: bool) -> int:
         name = run.name if run == folder else run.relative_to(folder).as_posix()
         try:
             check_run(run)
-            rows.append({"run": name, **_row_of(run)})
+            with damage_is_one_line(run):
+                rows.append({"run": name, **_row_of(run)})
         except (ConfigError, OSError) as error:
             rows.append({"run": name, "state": "damaged", "why": str(error)})
     put(json.dumps(rows) if as_json else table_with_why(LISTED, rows))

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestra.command import folders
+from orchestra.command import folders, outside
+from orchestra.command.outside import damage_is_one_line
 from orchestra.command.terminal import describe, tell
 from orchestra.kernel.tape import Exchange
 from orchestra.kernel.vocabulary import ConfigError
 from orchestra.report.run_data import Recorded, Row, asked_of, got_from, outcome_row
-from orchestra.report.totals import cost_of, damaged_is_one_line
+from orchestra.report.totals import cost_of
 
 # Of a sweep; the first that a row has counts
 SCORES = ("omnigaia", "judge", "gaia", "match", "exact")
@@ -38,7 +39,7 @@ def short_row(run: Recorded) -> Row:
         for e in run.events
         if e["event"] in ("decision", "subtask") and e["at"][0] == 1
     ]
-    with damaged_is_one_line(run.folder):
+    with damage_is_one_line(run.folder):
         return {
             **outcome_row(run),
             "first": [describe(event)[:LINE_CHARS] for event in first[:LINES]],
@@ -63,7 +64,7 @@ def scores_in(folder: Path) -> dict[str, Row]:
     for sweep in [folder, *(f for f in sorted(folder.iterdir()) if f.is_dir())]:
         try:
             for row in _scored_rows(sweep):
-                run = sweep / "runs" / str(row.get("run"))
+                run = outside.member(sweep / "runs", row.get("run"))
                 found[run.relative_to(folder).as_posix()] = _scored(row)
         except (ConfigError, OSError) as error:
             tell(f"left out: {error}")

@@ -13,6 +13,7 @@ from typing import Any
 
 import orchestra
 from orchestra.command import outside
+from orchestra.command.outside import damage_is_one_line
 from orchestra.kernel.folder import Event, Manifest, read_manifest, sha256_of
 from orchestra.kernel.tape import Exchange, Failure, exchanges
 from orchestra.kernel.vocabulary import ConfigError
@@ -22,7 +23,6 @@ from orchestra.report.totals import (
     Summary,
     backend_of,
     cost_of,
-    damaged_is_one_line,
     newest_events,
     settings_in,
     summarize,
@@ -72,7 +72,7 @@ def read(folder: Path) -> Recorded:
 def data_of(run: Recorded, media: Path | None = None) -> Row:
     """All that the page of a run shows. `media`: a folder with those that the run lacks."""
     texts = Texts()
-    with damaged_is_one_line(run.folder):
+    with damage_is_one_line(run.folder):
         row = {
             **outcome_row(run),
             "tape": [call_row(exchange, texts, run.manifest) for exchange in run.tape],

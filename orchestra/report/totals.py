@@ -6,12 +6,12 @@ Calls, tokens and cost come from the tape, so a run that was killed has them, to
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestra.command.outside import damage_is_one_line
 from orchestra.kernel.folder import (
     Ending,
     Event,
@@ -22,7 +22,7 @@ from orchestra.kernel.folder import (
 )
 from orchestra.kernel.money import add_usd, assumed_usd, usage_of
 from orchestra.kernel.tape import Exchange, Failure, exchanges
-from orchestra.kernel.vocabulary import Backend, ConfigError, ModelMistake, Pool
+from orchestra.kernel.vocabulary import Backend, Pool
 from orchestra.methods import METHOD
 
 RUNNING = Ending("interrupted", why="it is still running", finished=False)
@@ -95,7 +95,7 @@ def summarize(
     end = events[-1] if events and events[-1]["event"] == "end" else None
     results = [event for event in events if event["event"] == "result"]
     dates_s = [exchange.began_s for exchange in tape if not exchange.kept]
-    with damaged_is_one_line(folder):
+    with damage_is_one_line(folder):
         return Summary(
             question=manifest.question,
             method=manifest.options.method or METHOD,
@@ -108,16 +108,6 @@ def summarize(
             latency_s=end["timing"].get("latency_s") if end else None,
             date_s=max(dates_s, default=0.0) or (folder / "run.json").stat().st_mtime,
         )
-
-
-@contextmanager
-def damaged_is_one_line(folder: Path) -> Iterator[None]:
-    """Inside, a row of another shape than ours is a ConfigError."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError, ModelMistake) as error:
-        problem = f"has a damaged row ({type(error).__name__}: {error}); restore a copy"
-        raise ConfigError(f"{folder} {problem}") from None
 
 
 def newest_events(folder: Path) -> list[Event]:

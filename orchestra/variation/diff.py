@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestra.command import outside
+from orchestra.command.outside import damage_is_one_line
 from orchestra.command.programs import run_program
 from orchestra.command.runs import table
 from orchestra.command.terminal import put, usd
@@ -35,7 +36,7 @@ from orchestra.kernel.folder import (
 from orchestra.kernel.money import add_usd
 from orchestra.kernel.tape import ADDRESSED, SUMMARY, Exchange, Failure, exchanges
 from orchestra.kernel.vocabulary import ConfigError, Place
-from orchestra.report.totals import cost_of, damaged_is_one_line, summarize
+from orchestra.report.totals import cost_of, summarize
 
 OF_A_MODEL = ("chat", "transcription")  # kinds of exchanges
 NOT_COUNTED = "models"  # the list of models, which the terminal does not count either
@@ -697,7 +698,7 @@ def main(argv: Sequence[str]) -> int:
     def work() -> int:
         for folder in (a.first, a.second):
             outside.check_run(folder)
-        with damaged_is_one_line(a.second):
+        with damage_is_one_line(a.second):
             found = difference(a.first, a.second)
         put(json.dumps(asdict(found)) if a.json else text(found))
         return 0 if found.is_empty else 1

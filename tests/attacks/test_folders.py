@@ -10,9 +10,8 @@ from fixtures import results
 from orchestra.evaluation import command as evaluate
 from orchestra.evaluation.intervals import mcnemar
 from orchestra.report import command as report
-from orchestra.report import run_data
 from tests import mutated_folders
-from tests.conftest import ROOT, ConfigError
+from tests.conftest import ROOT
 from tests.program import called, line_of
 
 SWEEP = ROOT / "fixtures" / "results" / "react"
@@ -90,18 +89,14 @@ def test_a_report_of_a_sweep_with_something_else_than_a_file_is_one_line(kind, n
 
 
 @pytest.mark.parametrize("began_s", [-1.0, -1e300, 1e300, float("nan"), float("inf"), "1", None])
-def test_a_trace_of_impossible_times_is_one_line_and_such_runs_are_listed(
-    began_s, tmp_path, capsys
-):
+def test_runs_with_calls_at_impossible_times_are_listed(began_s, tmp_path):
     shutil.copytree(RUN, tmp_path / "run")
     tape = tmp_path / "run" / "tape.jsonl"
     rows = [json.loads(line) for line in tape.read_text().splitlines()]
     rows[0]["timing"]["began_s"] = began_s
     tape.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    argv = [str(tmp_path / "run"), "--perfetto", str(tmp_path / "trace.json")]
-    assert report.main(argv) == 2 and not (tmp_path / "trace.json").exists()
-    assert "no times of calls, or impossible ones" in capsys.readouterr().err
-    assert json.loads(called("--runs", tmp_path, "--json").stdout)[0]["date"] > "2026"
+    (row,) = json.loads(called("runs", tmp_path, "--json").stdout)
+    assert row["state"] in ("answered", "damaged") and row.get("date", "2026") >= "2026"
 
 
 @pytest.mark.parametrize("text", ['{"call": [', '{"call": [[', '{"v": "\U0001f600'])
@@ -110,23 +105,23 @@ def test_a_tape_of_very_many_values_takes_little_memory(text, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(RUN, folder)
     (folder / "tape.jsonl").write_text(text + "[]," * 7_000_000)
-    for argv in (["--replay", folder], ["report", folder], ["--runs", tmp_path]):
+    for argv in (["--replay", folder], ["report", folder], ["runs", tmp_path]):
         outcome = mutated_folders.run(argv, tmp_path)
         assert not outcome.problem() and outcome.mib < 400, outcome
 
 
-def test_half_a_surrogate_pair_on_a_tape_is_a_missing_call(tmp_path):
+def test_half_a_surrogate_pair_on_a_tape_is_replaced(tmp_path):
     shutil.copytree(RUN, tmp_path / "run")
     tape = tmp_path / "run" / "tape.jsonl"
     tape.write_text(tape.read_text().replace('"finish_reason"', '"\\ud800": 0, "finish_reason"'))
-    done = called("--quiet", "--replay", tmp_path / "run")
-    assert "nothing is recorded for the call 'r1/main/a1'" in line_of(done, 3)
+    done = called("replay", tmp_path / "run", "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_run_in_a_linked_folder_is_not_listed(tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "linked").symlink_to(RUN)
-    assert json.loads(called("--runs", tmp_path / "runs", "--json").stdout) == []
+    assert json.loads(called("runs", tmp_path / "runs", "--json").stdout) == []
     assert report.main([str(tmp_path / "runs")]) == 2
 
 
@@ -155,12 +150,6 @@ def test_a_run_of_more_media_than_fit_is_refused_before_they_are_read(tmp_path):
     shutil.copytree(RUN, tmp_path / "run")
     os.truncate(tmp_path / "run" / "media" / "clock.png", 1 << 40)
     assert "is larger than" in line_of(called("--quiet", "--replay", tmp_path / "run"))
-
-
-def test_a_page_does_not_get_more_text_than_fits(monkeypatch):
-    monkeypatch.setattr(run_data, "MAX_TEXT_CHARS", 1000)
-    with pytest.raises(ConfigError, match="more text than fits"):
-        run_data.run_row(RUN, run_data.Texts())
 
 
 def test_many_different_answers_are_compared_in_little_time():

@@ -22,6 +22,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from orchestra.command import outside
+from orchestra.command.outside import damage_is_one_line
 from orchestra.command.programs import run_program
 from orchestra.command.terminal import put
 from orchestra.kernel.folder import Options
@@ -30,13 +31,13 @@ from orchestra.report.explain import deciding, placing
 from orchestra.report.explain.panel import Panel
 from orchestra.report.explain.rounds import Round, rounds
 from orchestra.report.explain.text import text
-from orchestra.report.totals import damaged_is_one_line, summary
+from orchestra.report.totals import summary
 
 
 def panels(folder: Path) -> list[Panel]:
     """The panels of a run, round by round. Raises ConfigError for a damaged folder."""
     found = rounds(folder)
-    with damaged_is_one_line(folder):
+    with damage_is_one_line(folder):
         return list(_panels_of(folder, found))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from orchestra.command.outside import damage_is_one_line
 from orchestra.kernel.folder import Event, Manifest, Options, read_manifest
 from orchestra.kernel.memory import compress, summarize
 from orchestra.kernel.money import Purse, reserve_usd
@@ -31,7 +32,7 @@ from orchestra.kernel.vocabulary import (
     Task,
 )
 from orchestra.methods import METHOD, tools_for
-from orchestra.report.totals import damaged_is_one_line, newest_events, settings_in
+from orchestra.report.totals import newest_events, settings_in
 
 PAPER = METHOD  # its prompt has C_t of Eq. 20, and it stops by Eq. 22
 
@@ -85,7 +86,7 @@ def rounds(folder: Path) -> list[Round]:
     """The rounds of a run that have a decision. Raises ConfigError."""
     manifest = read_manifest(folder)
     of_round: dict[int, list[Event]] = defaultdict(list)
-    with damaged_is_one_line(folder):
+    with damage_is_one_line(folder):
         for event in newest_events(folder):
             if event["event"] in ("decision", "subtask", "result"):
                 of_round[event["at"][0]].append(event)

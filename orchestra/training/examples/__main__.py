@@ -14,10 +14,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from orchestra.command import DAMAGE, WHY_CHARS, outside
+from orchestra.command import outside
 from orchestra.command.flags import OneLineParser
 from orchestra.command.names import LISTED, objects
 from orchestra.command.programs import run_program
@@ -61,17 +62,12 @@ def examples_of(a: argparse.Namespace) -> list[Example]:
     examples: list[Example] = []
     for folder in a.runs:
         outside.check_run(folder)
-        try:
+        is_own = any(
+            getattr(a, name) for name in AGAIN
+        )  # the user's Python may raise anything
+        damage = nullcontext() if is_own else outside.damage_is_one_line(folder)
+        with damage:
             examples += _of_run(a, folder, asked)
-        except DAMAGE as error:
-            if any(
-                getattr(a, name) for name in AGAIN
-            ):  # the user's Python may have raised it
-                raise
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:WHY_CHARS]
-            raise ConfigError(
-                f"{folder} is damaged, or of another version ({why})"
-            ) from error
     if not examples:
         raise ConfigError("no run of those given succeeded; give others, or --all")
     return examples
