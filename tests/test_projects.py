@@ -20,9 +20,9 @@ from tests.conftest import ROOT
 from tests.program import CLOCK, PROGRAM, any_method, program
 from tests.scripted import act, complete, finish, last_text
 
-NAMES = ("tools", "kernel", "report", "evaluation", "training", "methods")
+NAMES = ("tools", "kernel", "report", "evaluation", "training", "methods", "parts")
 METHOD = """
-import tools, kernel, report, evaluation, training, methods
+import tools, kernel, report, evaluation, training, methods, parts
 from orchestra.kernel.method import Method
 from orchestra.kernel.vocabulary import Complete
 class Mine(Method):
