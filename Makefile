@@ -61,7 +61,7 @@ lint-train: $(VENV)/train  ## types of the training code need torch
 
 QUESTION ?= What time is it in UTC when it is 7:49 AM on September 23 in Prague?
 live: export ASKED = $(value QUESTION)
-live: $(VENV)/run  ## your own endpoint: OPENAI_API_KEY, or OPENAI_BASE_URL; make live QUESTION="..." ARGS="--image ..."
+live: $(VENV)/run  ## your own endpoint: OPENAI_API_KEY, or OPENAI_BASE_URL; make live QUESTION="..." ARGS="clock.png"
 	$(RUN) orchestra_min.py --question "$$ASKED" $(ARGS)
 
 bench: $(VENV)/dev  ## the figures in docs/figures.md

@@ -1,6 +1,6 @@
 """AOrchestra's learning without weights (arXiv 2602.03786): a better instruction of the main agent.
 
-    orchestra-min optimize_prompt --tasks tasks.json --method aorchestra \\
+    orchestra-min optimize-prompt --tasks tasks.json --method aorchestra \\
         --budget 2 --out runs/learned
     orchestra-min "..." --method aorchestra --option instruction=@runs/learned/best.md
 
@@ -230,7 +230,7 @@ def roll_out(
 
 def parser() -> argparse.ArgumentParser:
     p = flags.OneLineParser(
-        prog="orchestra-min optimize_prompt", description=__doc__, allow_abbrev=False
+        prog="orchestra-min optimize-prompt", description=__doc__, allow_abbrev=False
     )
     p.formatter_class = argparse.RawDescriptionHelpFormatter
     p.add_argument(
