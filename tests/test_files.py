@@ -34,6 +34,7 @@ def work(text):
     return finish("379526") if "379526" in text else READ
 
 
+@needs_sandbox
 def test_a_file_is_listed_read_recorded_and_replayed(table, run):
     seen = run(delegate(TASK), complete("379526"), work=work, media=[table])
     assert seen.answer == "379526"
@@ -54,6 +55,7 @@ def test_a_changed_file_ends_a_replay(table, run):
         replay(run.folder)
 
 
+@needs_sandbox
 @pytest.mark.parametrize(
     "words", [["How many?", "data.csv"], ["--question", "How many?", "--file", "data.csv"]]
 )

@@ -17,8 +17,7 @@ import pytest
 import orchestra_min
 from orchestra.command import log as logs
 from orchestra.command.log import Log
-from tests.program import called, program, resume
-from tests.program import start as begin
+from tests.program import called, program, resume, start
 from tests.scripted import Raw, complete, delegate, finish, is_main
 
 INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
@@ -29,16 +28,6 @@ HANGS = f"""from orchestra.methods.orchestra_o1 import OrchestraO1
 class Own(OrchestraO1):
     def decide(self, *rest):
         {SLEEPS.replace(chr(10), "; ")}"""
-
-
-def heeds_signals():
-    """In a child whose parent ignores them, as a background job or nohup does."""
-    for number in (INT, TERM, HUP):
-        signal.signal(number, signal.default_int_handler if number == INT else signal.SIG_DFL)
-
-
-def start(*words, preexec_fn=heeds_signals, **how):
-    return begin(*words, preexec_fn=preexec_fn, **how)
 
 
 def appeared(path, process):
@@ -79,7 +68,8 @@ def test_while_the_program_is_imported(stop, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("signals", [[INT], [TERM, INT], [HUP, HUP], [INT] * 10])
 def test_during_a_call(signals, held, tmp_path):
-    with start(tmp_path, *RUN, at=held.url) as process:
+    heed_hup = {"preexec_fn": lambda: signal.signal(HUP, signal.SIG_DFL)}  # nohup ignores it
+    with start(tmp_path, *RUN, at=held.url, **heed_hup) as process:
         assert held.arrived.wait(30)
         printed, told = ended(process, *signals)
     assert printed == "" and "interrupted; continue with: " in told
@@ -104,7 +94,7 @@ def test_a_spinner_is_gone_before_the_last_words(held, tmp_path):
 def test_while_a_call_waits_for_its_next_attempt(endpoint, tmp_path):
     server = endpoint(lambda request: Raw(429, {}, retry_after="60"))
     with start(tmp_path, *RUN, at=server.url) as process:
-        assert "waits for" in process.stderr.readline()
+        assert any("waits for" in line for line in process.stderr)
         assert "continue with: " in ended(process, INT)[1]
 
 

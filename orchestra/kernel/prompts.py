@@ -36,6 +36,10 @@ NAME = re.compile(
 NOT_ASCII = re.compile(r"[^\t\n -~]")
 INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # categories of Unicode
 THINK_END = r"</(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[/THINK\]|◁/think▷"
+BLANK = re.compile(  # invisible characters of other categories
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
+    "\U000e0000-\U000e0fff]"
+)
 JOINERS = "\u200c\u200d"  # Persian, Indian languages and emoji need them
 
 
@@ -144,7 +148,8 @@ def visible(text: str) -> str:
 
     def shown(found: re.Match[str]) -> str:
         char = found[0]
-        is_hidden = unicodedata.category(char) in INVISIBLE and char not in JOINERS
+        is_hidden = unicodedata.category(char) in INVISIBLE or BLANK.match(char)
+        is_hidden = is_hidden and char not in JOINERS
         return char.encode("unicode_escape").decode() if is_hidden else char
 
     return NOT_ASCII.sub(shown, text)

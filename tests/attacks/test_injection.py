@@ -6,13 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from orchestra.runtime import prompts
-from orchestra.runtime.options import Options
-from orchestra.runtime.prompts import fenced, named, outside, quoted
-from orchestra.vocabulary import Evidence, Media, State, Task
 
-from orchestra.kernel.folder import plain_name
-from orchestra.methods import make
+from orchestra.kernel import prompts
+from orchestra.kernel.folder import Options, plain_name
+from orchestra.kernel.prompts import fenced, named, outside, quoted
+from orchestra.kernel.vocabulary import Evidence, Media, State, Task
+from orchestra.methods import make_method
 from orchestra.tools import search_engines
 from tests.attacks import hostile
 from tests.conftest import ROOT, pool_at
@@ -170,8 +169,8 @@ def test_a_report_reaches_the_main_agent_as_data(trick, method):  # fails at d04
     said = f"It says:\n{fenced(TRICKS[trick], 200)}"
     found = Evidence(1, "t1", "look", "small", (), "done", said, said)
     state = State(Task("?"), f"- t1 => {said}", (found,), ("small",), (), 2, 9)
-    main = make(Options(method=method), pool_at("http://x/v1", "small"), {})
-    prompt = main.prompt(state)[1]["content"]
+    main = make_method(pool_at("http://x/v1", "small"), {}, Options(method=method))
+    prompt = main.prompt(state, "", False)[1]["content"]
     (mark,) = set(marks(prompt)) - set(marks(TRICKS[trick]))
     before, inside, after = re.split(rf"</?data {mark}>", prompt)
     assert "It says:" in inside and "It says:" not in before + after
