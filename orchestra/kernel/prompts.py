@@ -33,6 +33,7 @@ PLAIN = re.compile(
 NAME = re.compile(
     r"[\w.+~@/-]{1,40}"
 )  # an ordinary name of a file is not marked either
+FOREIGN_LETTERS = 8  # of a name: some scripts put no space between words
 NOT_ASCII = re.compile(r"[^\t\n -~]")
 INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # categories of Unicode
 THINK_END = r"</(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[/THINK\]|◁/think▷"
@@ -125,8 +126,10 @@ def outside(text: str) -> str:
 def named(name: str) -> str:
     """The name of a file. An ordinary one, of at most four words, is not marked."""
     words = re.findall(r"[^\W\d_]{3,}", name)
-    is_ordinary = name.isascii() and NAME.fullmatch(name) is not None
-    return name if is_ordinary and len(words) <= 4 else outside(name)
+    foreign = sum(not char.isascii() for char in name)
+    is_ordinary = NAME.fullmatch(name) is not None and visible(name) == name
+    is_short = len(words) <= 4 and foreign <= FOREIGN_LETTERS
+    return name if is_ordinary and is_short else outside(name)
 
 
 def quoted(text: str, limit: int = DATA_CHARS) -> str:
@@ -148,8 +151,9 @@ def visible(text: str) -> str:
 
     def shown(found: re.Match[str]) -> str:
         char = found[0]
+        if char in JOINERS:
+            return char
         is_hidden = unicodedata.category(char) in INVISIBLE or BLANK.match(char)
-        is_hidden = is_hidden and char not in JOINERS
         return char.encode("unicode_escape").decode() if is_hidden else char
 
     return NOT_ASCII.sub(shown, text)
