@@ -115,7 +115,7 @@ __all__ = [
 DECISION_ATTEMPTS = 3  # to get a usable decision in one round
 WAKE_S = 0.5  # a Ctrl-C that comes just before the main thread waits does not wake it
 INSERT = re.compile(r"\$\{([\w:]+)\}")
-GRACE_S = 3.0  # after an interrupt, for calls in flight to reach the tape
+GRACE_S = 2.0  # after an interrupt, for calls in flight to reach the tape
 Ended = SimpleQueue[tuple[Place, Result | BaseException]]
 Folder = str | Path
 

@@ -22,7 +22,7 @@ from typing import Any
 
 POLL_S = 0.1
 GRACE_S = (
-    4.0  # after a signal, for calls in flight to reach the tape, and for the end row
+    3.0  # after a signal, for calls in flight, which have 2 s, and for the end row
 )
 LAST_WORDS_S = 0.8  # nobody may be reading standard error
 INTERRUPTED = 130  # the exit code of `main`

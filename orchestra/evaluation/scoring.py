@@ -47,7 +47,7 @@ from orchestra.kernel.vocabulary import (
     EndpointError,
 )
 
-GRACE_S = 3.0  # after Ctrl-C: how long calls in flight may take to reach their tape
+GRACE_S = 2.0  # after Ctrl-C: how long calls in flight may take to reach their tape
 ScoreRow = dict[str, Any]  # a line of scores/SCORER.jsonl
 FLAGS: dict[str, dict[str, Any]] = {  # of `score`
     "scorer": {"choices": SCORERS, "required": True, "help": "see docs/evaluate.md"},

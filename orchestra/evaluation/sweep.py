@@ -31,7 +31,7 @@ from orchestra.kernel.tape import Appender, Cancelled
 from orchestra.kernel.vocabulary import ConfigError
 
 POLL_S = 0.2  # between two looks at whether the sweep was interrupted
-GRACE_S = 3.0  # after Ctrl-C: how long calls in flight may take to reach their tape
+GRACE_S = 2.0  # after Ctrl-C: how long calls in flight may take to reach their tape
 Tell = Callable[[str], None]  # shows a line
 
 
