@@ -2,6 +2,7 @@
 import inspect
 import re
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -52,6 +53,8 @@ def missing(program: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a background job
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # and usual in our children
     for program in ("sandbox", "git"):
         config.addinivalue_line("markers", f"{program}: needs it, else skipped")
 
