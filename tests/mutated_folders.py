@@ -92,7 +92,7 @@ def commands(folder, kind):
     if kind == "sweep":
         return (
             ["evaluate", "report", folder / "react"], ["results", "--results", folder], ["report", folder], ["report", folder / "react"],
-            ["runs", folder / "react/runs"], ["report", min(folder.glob("react/runs/*"))],
+            ["runs", folder / "react/runs"], *(["report", run] for run in sorted(folder.glob("react/runs/*"))[:1]),
         )  # fmt: skip
     run = folder / "run"
     again = ["resume", run, "--quiet", "--backends", POOL, "--timeout", 1]

@@ -24,7 +24,7 @@ import orchestra_min
 from orchestra.command import flags, outside, terminal
 from orchestra.command.terminal import interruption, put, tell
 from orchestra.kernel.folder import Manifest, read_manifest
-from orchestra.kernel.tape import Cancelled
+from orchestra.kernel.tape import Cancelled, TapeMiss
 from orchestra.kernel.vocabulary import ConfigError, EndpointError
 from orchestra_min import Outcome
 
@@ -131,7 +131,8 @@ class Command:
         way_on = "" if isinstance(error, ConfigError) else self.way_on()
         if isinstance(error, EndpointError):
             row["why"] += f"; {advice_on(error)}"
-        line = terminal.printable(self.redact(row["why"]), kept="\n")
+        kept = "\n" if isinstance(error, TapeMiss) else ""  # the lines that differ
+        line = terminal.printable(self.redact(row["why"]), kept)
         tell(f"{PROGRAM}: {line}{way_on and f'; {way_on}'}")
         return flags.exit_code(error)
 

@@ -45,7 +45,8 @@ def check_run(folder: Path) -> None:
         raise _special(alternates)
     row = json_of(folder / "run.json")
     media = row.get("media") if isinstance(row, dict) else None
-    names = [m.get("name") for m in media or () if isinstance(m, dict)]
+    listed = media if isinstance(media, list) else ()
+    names = [m.get("name") for m in listed if isinstance(m, dict)]
     sizes = 0
     for name in names:
         path = member(folder / "media", name)
@@ -85,7 +86,7 @@ def damage_is_one_line(folder: Path) -> Iterator[None]:
         yield
     except DAMAGE as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:WHY_CHARS]
-        problem = f"{folder} is damaged, or of another version ({why})"
+        problem = f"{folder} is damaged, or of another version ({why}); restore a copy"
         raise ConfigError(problem) from error
 
 

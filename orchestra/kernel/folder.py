@@ -163,7 +163,7 @@ def manifest_of(row: Mapping[str, Any]) -> Manifest:
 
 
 def pool_of(row: Mapping[str, Any]) -> Pool:
-    """A pool as run.json has it. Raises KeyError, TypeError."""
+    """A pool as run.json has it. Raises KeyError, TypeError, ValueError."""
     backends = []
     for entry in row["backend"]:
         price = entry.get("price_usd_per_mtok")
@@ -173,6 +173,8 @@ def pool_of(row: Mapping[str, Any]) -> Pool:
             )
         )
     main = row.get("main") or backends[0].name
+    if main not in [backend.name for backend in backends]:
+        raise ValueError(f"{main!r} is not a backend")
     experts = row.get("expert_model_mapping") or {}
     return Pool(tuple(backends), main, row.get("engines") or {}, experts)
 

@@ -700,7 +700,8 @@ def main(argv: Sequence[str]) -> int:
             outside.check_run(folder)
         with damage_is_one_line(a.second):
             found = difference(a.first, a.second)
-        put(json.dumps(asdict(found)) if a.json else text(found))
+            shown = json.dumps(asdict(found)) if a.json else text(found)
+        put(shown)
         return 0 if found.is_empty else 1
 
     return run_program(p.prog, work)
