@@ -220,7 +220,8 @@ def test_a_reasoner_that_was_cut_states_its_result_or_a_short_program(run):
 def test_a_searcher_that_was_cut_writes_its_queries_alone(run, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "orchestra.tools.search_engines.search", lambda a: asked.append(a["q"]) or [{"title": "found"}]
+        "orchestra.tools.search_engines.search",
+        lambda a: asked.append(a["q"]) or [{"title": "found"}],
     )
     work = lambda t: "Answer: 7" if "Solve" in t else cut_then("Query: whole", "Query: hal")(t)  # noqa: E731
     run(SEARCH, ANSWER, work=work, method="toolorchestra")

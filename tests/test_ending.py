@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.kernel import chat
 from orchestra.kernel.folder import read_events
 from orchestra.kernel.vocabulary import Price
 from orchestra.report.run_data import outcome_row, read
@@ -29,8 +30,13 @@ from tests.scripted import (
     last_text,
 )
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder", "short_pauses")
 FIXTURES = sorted(path.parent for path in (ROOT / "fixtures/runs").glob("*/run.json"))
+
+
+@pytest.fixture
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(chat, "PAUSE_S", 0.01)
 
 
 def status(code):
@@ -54,7 +60,6 @@ ENDINGS = {  # the flags, what the endpoint does, how the run ends, and by what
     "rounds": ("--rounds 1", finding, "fallback", "rounds"),
     "answered": ("", finding, "answered", ""),
 }  # fmt: skip
-WITHOUT_ROUNDS = ("mas-orchestra", "react")
 FOR_MODELS = "Your reply", "Reply with", "You are", "Call exactly", "Delegate one"
 
 
@@ -74,12 +79,12 @@ def views(done, folder="run"):
     return ending
 
 
-@pytest.mark.parametrize("name", ENDINGS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "name"), [
+    (method, name) for method in METHODS for name in ENDINGS
+    if name != "rounds" or method not in ("mas-orchestra", "react")  # which have no --rounds
+])  # fmt: skip
 def test_all_views_give_the_same_reason(method, name, endpoint, tmp_path):
     flags, respond, state, cause = ENDINGS[name]
-    if name == "rounds" and method in WITHOUT_ROUNDS:
-        pytest.skip("it has no --rounds")
     server = endpoint(any_method if name == "answered" else respond)
     pool_file(tmp_path, server.url, small=(1, 2))
     done = called("?", "--method", method, "--out", "run", *flags.split(), at=server.url)
@@ -88,9 +93,8 @@ def test_all_views_give_the_same_reason(method, name, endpoint, tmp_path):
         assert ending.cause == "replies"  # it has no sub-tasks of this kind
     elif state:
         assert (ending.state, ending.cause) == (state, cause)
-    else:
-        if method != "mas-orchestra":  # whose agents answer in any words
-            assert ending.cause in ("replies", "steps") and ending.state in ("stopped", "fallback")
+    elif method != "mas-orchestra":  # whose agents answer in any words
+        assert ending.cause in ("replies", "steps") and ending.state in ("stopped", "fallback")
 
 
 def test_the_rounds_of_toolorchestra_are_the_reason_too(endpoint):
@@ -127,8 +131,6 @@ def test_fallback_and_state_agree_in_json(ending, endpoint, tmp_path):
 
 
 def test_a_batch_that_is_too_dear_says_what_a_sub_task_needs(endpoint, tmp_path):
-    server = endpoint(finding)
-    pool_file(tmp_path, server.url, main=(0, 0), dear=(1000, 1000))
     task = {"task_instruction": "look", "model": "dear", "tools": []}
     server = endpoint(lambda r: delegate(task) if is_main(r) else finish("42"))
     pool_file(tmp_path, server.url, main=(0, 0), dear=(1000, 1000))
@@ -163,7 +165,7 @@ def test_an_endpoint_that_does_not_exist_is_the_reason(method):
     ) and "Connection refused" in ending.why
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["orchestra-o1", "react"])
 def test_a_full_disk_is_the_reason(method, endpoint, tmp_path):
     def small_disk():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -171,28 +173,25 @@ def test_a_full_disk_is_the_reason(method, endpoint, tmp_path):
 
     server = endpoint(lambda r: delegate("look") if is_main(r) else any_method(r))
     flags = "?", "--model", "m", "--method", method
-    limit = 1 << 30
-    program(tmp_path, *flags, "--out", "whole", at=server.url)
+    called(*flags, "--out", "whole", at=server.url)
     limit = Path("whole/tape.jsonl").stat().st_size - 100
     done = program(tmp_path, *flags, "--out", "run", at=server.url, preexec_fn=small_disk)
-    if not Path("run").exists():  # the first call of the run did not fit
-        assert "free some space" in done.stderr and "nothing is kept" in done.stderr
-        return
     ending = views(done)
     assert (ending.state, ending.cause) == ("stopped", "disk") and "free some space" in ending.why
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("waits_for", ["main", "sub-agent"])
+@pytest.mark.parametrize(("number", "waits_for", "times"), [
+    (signal.SIGINT, "main", 1), (signal.SIGTERM, "sub-agent", 2), (signal.SIGKILL, "sub-agent", 1),
+])  # fmt: skip
 def test_an_interrupted_run_has_its_cost_and_says_that_it_was_interrupted(
-    number, waits_for, endpoint, tmp_path
+    number, waits_for, times, endpoint, tmp_path
 ):
     """Also while a call takes longer than the program waits for it."""
 
     def respond(request):
         seen = "it is 42" in last_text(request)
         if seen if waits_for == "main" else not is_main(request):
-            time.sleep(30)
+            time.sleep(20)
         return delegate("look") if is_main(request) else finish("it is 42")
 
     server = endpoint(respond)
@@ -201,8 +200,12 @@ def test_an_interrupted_run_has_its_cost_and_says_that_it_was_interrupted(
         while len(server.requests) < before:
             time.sleep(0.05)
         assert summary(Path("run")).ending.why == "it is still running"
-        process.send_signal(number)
+        began_s = time.monotonic()
+        for _ in range(times):  # the second one ends the wait
+            process.send_signal(number)
+            time.sleep(0.02)
         _, told = process.communicate(timeout=30)
+    assert time.monotonic() - began_s < 8  # about 3 s, but for a busy machine
     totals = summary(Path("run")).totals
     assert (totals.calls, totals.tokens) == (before - 1, 110 * (before - 1))
     done = subprocess.CompletedProcess("", process.returncode, "", told)

@@ -101,7 +101,10 @@ def test_a_graph_of_the_format_is_read(text):
     assert parse(text)[0].id == "A"
 
 
-@pytest.mark.parametrize("reply", ["The answer is 4.", "<thinking>2+2</thinking>The answer is 4.", "<answer>The answer is 4."])
+@pytest.mark.parametrize(
+    "reply",
+    ["The answer is 4.", "<thinking>2+2</thinking>The answer is 4.", "<answer>The answer is 4."],
+)
 def test_a_reply_without_agents_is_a_direct_answer(reply):
     assert parse(reply) == "The answer is 4."
 

@@ -200,7 +200,13 @@ def test_a_megabyte_of_odd_text_takes_no_time(piece, secrets):
 
 def test_json_stays_json(secrets):
     begin, end = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"
-    row = {"a": begin, "b": [LINES, f'say "{VALUE}"'], "c": end, KEYS[0][0]: 1, "d": f"{begin}\n{LINES}\n{end}"}
+    row = {
+        "a": begin,
+        "b": [LINES, f'say "{VALUE}"'],
+        "c": end,
+        KEYS[0][0]: 1,
+        "d": f"{begin}\n{LINES}\n{end}",
+    }
     clean = {"a": begin, "b": [LINES, 'say "<MY_TOKEN>"'], "c": end, REDACTED: 1, "d": REDACTED}
     assert json.loads(secrets(json.dumps(row))) == clean
     assert json.loads(secrets(json.dumps(row, ensure_ascii=False))) == clean

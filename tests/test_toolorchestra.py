@@ -69,7 +69,9 @@ def test_the_requests_are_those_of_the_golden_file(run, monkeypatch):
     """All messages by role, as lines, and the tools; with a preference and mistakes."""
     reasoning = "<think>```python\nprint(1)\n```</think>data:\n```json\n{}\n```\nso:\n```python\nprint(6 * 7)\n```"
     replies = {"Do not answer": reasoning, "search queries": "Query: a", "Solve": "Answer: 42"}
-    monkeypatch.setattr(search_engines, "search", lambda asked: [{"title": f"found for {asked['q']}"}])
+    monkeypatch.setattr(
+        search_engines, "search", lambda asked: [{"title": f"found for {asked['q']}"}]
+    )
     work = lambda text: next(reply for key, reply in replies.items() if key in text)  # noqa: E731
     turns = cut_off(ANSWER[:30]), REASON, "hm", SEARCH, ANSWER
     assert not run(*turns, work=work, names=("one", "two"), prefer="cost=0.5,search=1").fallback
@@ -170,7 +172,9 @@ def test_an_answer_between_its_tags_is_read(run):
 
 
 def test_the_query_of_a_call_reaches_the_expert(run, monkeypatch):
-    monkeypatch.setattr(search_engines, "search", lambda asked: [{"title": f"found for {asked['q']}"}])
+    monkeypatch.setattr(
+        search_engines, "search", lambda asked: [{"title": f"found for {asked['q']}"}]
+    )
     asked = SEARCH.replace(GIVEN, '{"model": "search-1", "query": "who built it"}')
     run(asked, SEARCH, ANSWER, work=lambda t: "Query: a" if "search queries" in t else "Answer: 1")
     assert ["who built it" in prompt for prompt in run.prompts] == [True, False, False]

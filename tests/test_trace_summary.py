@@ -202,7 +202,15 @@ def test_a_stopped_mini_swe_agent_reports_too(then, options, is_called, run):
     stops = Stops(then, first=COMMANDS("echo The torch weighs 4''2 kg"))
     decisions = iter([tuple4("Weigh it"), complete("42")])
     respond = lambda r: next(decisions) if is_main(r) else stops(r)  # noqa: E731
-    z = result_of(run(respond=respond, method="aorchestra", agent="mini-swe", change_parts=change_of(run.parent / "run"), **options))
+    z = result_of(
+        run(
+            respond=respond,
+            method="aorchestra",
+            agent="mini-swe",
+            change_parts=change_of(run.parent / "run"),
+            **options,
+        )
+    )
     assert (z["status"], len(stops.asked)) == ("partial", is_called)
     assert all(text in run.mains[1] for text in (SUMMARY if is_called else FACT).split(". "))
 
@@ -326,9 +334,7 @@ def test_a_summary_whose_request_is_too_long_is_asked_for_in_a_short_one(run, mo
 
 
 def summaries(folder):
-    return [
-        row.call for row in exchanges(folder / "tape.jsonl") if row.call.endswith("summary")
-    ]
+    return [row.call for row in exchanges(folder / "tape.jsonl") if row.call.endswith("summary")]
 
 
 @pytest.mark.parametrize("lost", [True, False])

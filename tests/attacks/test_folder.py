@@ -78,7 +78,9 @@ def test_of_a_repository_with_the_python_that_runs_the_program_only_that_is_seen
     shown = bubblewrap._visible()
     monkeypatch.setattr(bubblewrap, "_visible", lambda venv: [*shown, tmp_path / "repo/.venv/lib"])
     mounts = sandbox.Mounts(tmp_path / "w", alias=tmp_path / "repo")
-    ran = execution.run("echo x > f; pwd; find . -type f | sort; cat /sandbox/f", "bash", 10, mounts)
+    ran = execution.run(
+        "echo x > f; pwd; find . -type f | sort; cat /sandbox/f", "bash", 10, mounts
+    )
     seen = [f"{tmp_path}/repo", "./.venv/lib/package.py", "./f", "x"]
     assert ran["observation"].split() == seen
 

@@ -176,7 +176,9 @@ def test_installed_packages_can_be_imported(attempt):
 
 def test_many_programs_run_in_parallel(tmp_path):
     def one(n: int) -> str:
-        return execution.run(f"{n} * 2", "python", 20, sandbox.Mounts(tmp_path / str(n)))["observation"]
+        return execution.run(f"{n} * 2", "python", 20, sandbox.Mounts(tmp_path / str(n)))[
+            "observation"
+        ]
 
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(one, range(6))) == ["0", "2", "4", "6", "8", "10"]

@@ -138,7 +138,9 @@ def test_without_a_sandbox_time_and_output_are_limited(ends, words, tmp_path, mo
 
 @pytest.mark.parametrize(("asked", "allowed"), [(0, 1), (-5, 1), (7, 7), (9999, 60)])
 def test_the_time_a_model_asks_for_has_bounds(asked, allowed, bench, monkeypatch):
-    monkeypatch.setattr(execution, "run", ran := Mock(return_value={"observation": "1", "well": True}))
+    monkeypatch.setattr(
+        execution, "run", ran := Mock(return_value={"observation": "1", "well": True})
+    )
     bench().use("ExecuteCodeAction", code="1", timeout_sec=asked)
     assert ran.call_args.args[2] == allowed
 
