@@ -66,7 +66,7 @@ def test_while_the_program_is_imported(stop, tmp_path, monkeypatch):
         assert ended(process, stop) == ("", "interrupted\n")
 
 
-@pytest.mark.parametrize("signals", [[TERM, INT], [HUP, HUP], [INT] * 10])
+@pytest.mark.parametrize("signals", [[HUP, HUP], [TERM] + [INT] * 9])
 def test_during_a_call(signals, held, tmp_path):
     heed_hup = {"preexec_fn": lambda: signal.signal(HUP, signal.SIG_DFL)}  # nohup ignores it
     with start(tmp_path, *RUN, at=held.url, **heed_hup) as process:
