@@ -9,7 +9,10 @@ import subprocess
 
 import pytest
 
+from orchestra.coding.at_shell import change_of
+from orchestra.command.names import load
 from orchestra.tools import search_engines
+from orchestra.tools.own import own_tools
 from tests.attacks import hostile
 from tests.conftest import needs_git, needs_sandbox
 from tests.program import CLOCK, SPEECH, Runs
@@ -160,7 +163,9 @@ def start(world, endpoint, tmp_path):
             return next(turns if run.is_main(request) else work, "Answer: 7")
 
         options = {**world.options, "media": world.media, **options}
-        run(respond=answers(world, reply), **options)
+        functions = [load(spec, "--tools") for spec in options.pop("tools")]
+        with own_tools(functions, options.pop("mcp"), tmp_path / "mcp.log") as own:
+            run(respond=answers(world, reply), tools=own.tools, **options)
         check(run, at_least)
         return run
 
@@ -227,6 +232,13 @@ def test_aorchestra_with_a_shell_in_a_repository_of_someone_else(start, tmp_path
     )
     work = [f"I see.\n```bash\n{command}\n```" for command in commands] * 2
     turns = tuple4("look"), tuple4("again"), complete("7")
-    options = {"agent": "mini-swe", "workdir": repo, "context": "full", "tools": (), "mcp": ()}
+    change = change_of(tmp_path / "run", repo)
+    options = {
+        "agent": "mini-swe",
+        "change_parts": change,
+        "context": "full",
+        "tools": (),
+        "mcp": (),
+    }
     run = start("aorchestra", turns, work, 8, **options)
     assert "Its top level: <data" in run.mains[0] and r"\x1b[2J\u202e" in run.mains[0]
