@@ -21,7 +21,7 @@ from typing import Any
 from orchestra.command.redact import Redact
 from orchestra.kernel.folder import Options
 from orchestra.kernel.tape import EndOfRun
-from orchestra.kernel.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError, Pool
 
 LISTED = "mcp_tools"  # the key of run.json with what each MCP server lists
 _loading = threading.RLock()  # parallel questions of a sweep load the same file
@@ -96,6 +96,22 @@ def variables(commands: Iterable[str]) -> list[str]:
         name for command in commands for name in re.findall(r"\$\{?(\w+)", command)
     ]
     return [name for name in names if name not in ("HOME", "PATH", "PWD", "USER")]
+
+
+def redact_of(pool: Pool, more: Mapping[str, Any]) -> Redact:
+    """What redacts the keys of a run: those of its pool, and the variables in its MCP commands.
+    `more`: its options. Raises ConfigError for an option with a key in it.
+    """
+    servers = more.get("mcp", ())
+    keys = [b.api_key_env for b in pool.backends if b.api_key_env]
+    redact = Redact([*keys, *variables(servers)])
+    for text, flag in [(server, "--mcp") for server in servers] + [
+        (str(value), f"--option {name}") for name, value in more.items()
+    ]:
+        if redact.finds(text):
+            advice = "name its variable instead: '$MY_KEY'"
+            raise ConfigError(f"{flag}: has a key in it; {advice}")
+    return redact
 
 
 # ---- a name --------------------------------------------------------------------------------------

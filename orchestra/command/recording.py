@@ -49,6 +49,8 @@ def default_folder() -> Path:
 def _new_run(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
     media = shipped.check_media(a.files)
     pool, redact = _pool(a)
+    if not a.reuse:  # what was seen and heard may all be recorded
+        shipped.check_engines(media, pool)
     folder = a.out or default_folder()
     options = a.options
     given = _at_shell(a, folder, options, bool(media))
@@ -160,16 +162,8 @@ def _stored(folder: Path) -> Manifest:
 def _pool(a: argparse.Namespace) -> tuple[Pool, Redact]:
     """The pool that is named now, and what redacts its keys. Raises ConfigError."""
     pool = pool_file.choose(a.backends, a.model)
-    servers = a.mcp or ()
-    redact = Redact([*pool_file.keys_of([pool]), *names.variables(servers)])
+    redact = names.redact_of(pool, {**a.options.more, "mcp": a.mcp or ()})
     pool_file.check(pool, a.budget, redact)
-    for text, flag in [(server, "--mcp") for server in servers] + [
-        (str(value), f"--option {name}") for name, value in a.options.more.items()
-    ]:
-        if redact.finds(text):
-            raise ConfigError(
-                f"{flag}: has a key in it; name its variable instead: '$MY_KEY'"
-            )
     return pool, redact
 
 

@@ -94,7 +94,8 @@ class Curation:
 
     def _check(self) -> None:
         """Raises ConfigError for what is missing, before the first call."""
-        shipped.check_media([file for seed in self.seeds for file in self.files(seed)])
+        files = [file for seed in self.seeds for file in self.files(seed)]
+        shipped.check_engines(shipped.check_media(files), self.pool)
         if not shipped.can_run_code(Options()):
             raise ConfigError("a program checks numeric answers: install bubblewrap")
 

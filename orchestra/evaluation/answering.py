@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestra.command.names import LISTED, objects
+from orchestra import methods as shipped
+from orchestra.command.names import LISTED, objects, redact_of
 from orchestra.command.redact import Redact
 from orchestra.evaluation.judge import RULES, verdict
 from orchestra.evaluation.questions import Key, Question, QuestionRow
@@ -94,11 +95,6 @@ class Plan:
 def _next(folder: Path) -> Path:
     number = int(folder.suffix[1:] or 1)
     return folder.with_name(f"{folder.stem}.{number + 1}")
-
-
-def keys_of(pool: Pool) -> list[str]:
-    """The environment variables with its keys."""
-    return [b.api_key_env for b in pool.backends if b.api_key_env]
 
 
 def begun(folder: Path) -> bool:
@@ -209,7 +205,7 @@ class _Attempt:
         goes_on = begun(folder)
         if not goes_on:
             shutil.rmtree(folder, ignore_errors=True)  # killed before its first call
-        redact = Redact(keys_of(self.plan.pool))
+        redact = redact_of(self.plan.pool, options.more)
         listed = read_manifest(folder).more.get(LISTED) if goes_on else None
         log = folder / "log.txt"
         with objects(options, log, redact, listed) as (given, more):
@@ -228,10 +224,13 @@ class _Attempt:
                 given["agents"] = {WORLD: WorldAgent(self.q.facts)}
             if goes_on:
                 return resume(folder, **given)
+            media = shipped.check_media(self.q.media)
+            if not (self.plan.world or given["sources"]):
+                shipped.check_engines(media, self.plan.pool)
             if self.share_usd < math.inf:
                 options = replace(options, budget_usd=self.share_usd)
             given |= {"options": options, "out": folder, "more": more}
-            return orchestrate(self.q.question, self.q.media, **given)
+            return orchestrate(self.q.question, media, **given)
 
     def _sources(self, folder: Path) -> list[Source]:
         """Whose answers are taken: those of earlier attempts, and of the sweep of --reuse."""

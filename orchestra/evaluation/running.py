@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.command import pool_file, words
-from orchestra.command.names import objects
+from orchestra.command.names import objects, redact_of
 from orchestra.command.redact import Redact
 from orchestra.evaluation import gaia, questions
-from orchestra.evaluation.answering import Plan, keys_of
+from orchestra.evaluation.answering import Plan
 from orchestra.evaluation.choosing import chosen, redacted, repeated
 from orchestra.evaluation.executors import executor_at
 from orchestra.evaluation.judge import judge_of
@@ -77,7 +77,7 @@ def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
     a.data = gaia.data_file(a.data)
     asked = chosen(a, questions.load(a.data, a.media))
     plan = _plan(a, of_run, asked)
-    redact = Redact(keys_of(plan.pool))
+    redact = redact_of(plan.pool, plan.options.more)
     asked = repeated(redacted(asked, redact.text), a.repeat or 1)
     with executor_at(a.executor or "") as executor:
         with_budget = a.budget is not None
@@ -139,5 +139,5 @@ def checked_pool(
     ConfigError, EndpointError.
     """
     pool = pool_file.choose(backends, model)
-    pool_file.check(pool, budget_usd, Redact(keys_of(pool)))
+    pool_file.check(pool, budget_usd, Redact(pool_file.keys_of([pool])))
     return pool_file.with_models(pool)

@@ -152,10 +152,12 @@ def missing(a: argparse.Namespace, of_run: argparse.Namespace) -> Iterator[str]:
     """What has to be there before the first paid call and is not, a line each. Raises ConfigError
     for a mistake in the file of questions, and for flags that choose none.
     """
-    yield from _missing_media(selected(a, load(a.data, a.media)), a)
+    asked = selected(a, load(a.data, a.media))
+    yield from _missing_media(asked, a)
     try:
         pool = running.checked_pool(of_run.backends, of_run.model, a.budget)
         judge_of(a.judge or pool.main, pool, a.budget)
+        shipped.check_engines([file for q in asked for file in q.media], pool)
     except (ConfigError, EndpointError) as error:
         yield str(error)
     if not os.environ.get(SERPER_KEY) and find_spec("ddgs") is None:

@@ -105,6 +105,13 @@ def check_media(files: Sequence[Any]) -> list[tuple[Modality, Path]]:
     return found
 
 
+def check_engines(files: Sequence[tuple[str, Any]], pool: Pool) -> None:
+    """Raises ConfigError if files, as (modality, path), need a library that is not installed."""
+    if files:
+        check = import_module("orchestra.tools.media").check_engines
+        check([modality for modality, _ in files], pool)
+
+
 def can_run_code(options: Options) -> bool:
     """Whether code of models can run on this machine: in a sandbox, or because the user said so."""
     if options.more.get("unsafe_code"):

@@ -1,6 +1,7 @@
 """Whole runs in which the models try to get at the planted key. No file of the run contains it."""
 
 import re
+import sys
 from unittest import mock
 from urllib.parse import unquote
 
@@ -14,6 +15,7 @@ from tests.conftest import needs_sandbox, pool_at
 from tests.program import any_method, called
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 from tests.tools.media import saved
+from tests.tools.test_mcp import SERVER
 
 TOOLS = ["ExecuteCodeAction", "ImageAnalysisAction", "ExtractUrlContentAction", "GoogleSearchAction"]  # fmt: skip
 
@@ -91,3 +93,21 @@ def test_a_key_in_the_error_of_an_endpoint_is_taken_out(said, planted, endpoint,
     texts = [done.stderr, *(p.read_text() for p in (tmp_path / "run").iterdir() if p.is_file())]
     assert any("waits for" in text for text in texts)
     assert not any(KEY[:12] in text for text in texts)
+
+
+def test_a_key_that_a_tool_of_a_sweep_returns_is_in_no_file(sweep, tmp_path, monkeypatch):
+    key = "a token of the user"
+    monkeypatch.setenv("MY_TOKEN", key)
+    (tmp_path / "server.py").write_text(SERVER)
+    actions = act("add", a=1), finish("1")
+    sweep.respond = lambda r: actions[min(str(r["messages"]).count("Observation:"), 1)]
+    command = f"{sys.executable} {tmp_path}/server.py $MY_TOKEN"
+    assert sweep("--mcp", command, count=1)[0] == 0
+    files = [p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()]
+    assert any(b"2 <MY_TOKEN>" in data for data in files)
+    assert not any(key.encode() in data for data in files)
+
+
+def test_a_key_in_an_mcp_command_of_a_sweep_is_refused(sweep, planted, capsys):
+    assert sweep("--mcp", f"server {KEY}", count=1)[0] == 2 and not sweep.requests
+    assert "--mcp: has a key in it" in capsys.readouterr().err

@@ -1,13 +1,18 @@
 """Who analyses pictures and sound, and what is asked for before a run begins."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import pytest
 
+from orchestra.evaluation.command import main as evaluate
 from orchestra.tools import media
 from tests.conftest import ConfigError, Engine, pool_at
+from tests.program import CLOCK, any_method, called, line_of
 from tests.tools.conftest import local_pool
 
+LOCAL = '[[backend]]\nname = "a"\nmodel = "a"\nbase_url = "{}"\n[engines]\nimage = {{ engine = "local" }}\n'
 URL = "http://127.0.0.1:9/v1"
 BLIND = pool_at(URL, skills={"txt": 1.0})
 TWO = replace(
@@ -40,6 +45,31 @@ def test_a_library_that_is_not_installed_is_told_before_the_run(kinds, missing, 
         media.check_engines(kinds, local_pool())
     media.check_engines(["file"], local_pool())
     media.check_engines(kinds, pool_at(URL))  # a model of the pool looks and listens
+
+
+@pytest.mark.parametrize("is_sweep", [False, True])
+def test_nothing_is_paid_before_a_library_is_found_to_be_missing(is_sweep, endpoint, tmp_path, monkeypatch, capsys):  # fmt: skip
+    monkeypatch.setattr(media, "find_spec", lambda name: name != "rapidocr" or None)
+    server = endpoint(any_method)
+    (tmp_path / "pool.toml").write_text(LOCAL.format(server.url))
+    flags = (
+        "--method",
+        "react",
+        "--backends",
+        str(tmp_path / "pool.toml"),
+        "--out",
+        str(tmp_path / "o"),
+    )
+    if is_sweep:
+        row = {"question": "?", "answer": "42", "media": ["clock.png"]}
+        shutil.copy(CLOCK, tmp_path)
+        (tmp_path / "data.json").write_text(json.dumps([row]))
+        evaluate(["run", "--data", str(tmp_path / "data.json"), *flags])
+        told = capsys.readouterr().err
+    else:
+        told = line_of(called("?", CLOCK, *flags))
+    assert "image needs rapidocr" in told
+    assert not [r for r in server.requests if "messages" in r]
 
 
 def test_a_folder_without_a_model_of_whisper_is_told_before_the_run(tmp_path, monkeypatch):
