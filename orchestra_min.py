@@ -163,8 +163,8 @@ class Outcome:
 
     @property
     def fallback(self) -> bool:
-        """Whether the method did not end the run with an answer of its own."""
-        return self.ending.state != "answered"
+        """Whether the answer is a fallback; a run without an answer has none."""
+        return self.ending.state == "fallback"
 
     @property
     def failed_subtasks(self) -> int:

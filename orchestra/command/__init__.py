@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import orchestra_min
 from orchestra.command import flags, outside, terminal
-from orchestra.command.terminal import interruption, put, tell
+from orchestra.command.terminal import PROGRAM, interruption, put, tell
 from orchestra.kernel.folder import Manifest, read_manifest
 from orchestra.kernel.tape import Cancelled, TapeMiss
 from orchestra.kernel.vocabulary import ConfigError, EndpointError
@@ -31,7 +31,6 @@ from orchestra_min import Outcome
 if TYPE_CHECKING:
     from orchestra.command.redact import Redact
 
-PROGRAM = "orchestra-min"
 PROGRAMS = {  # of other layers, and the function that runs them
     "report": "orchestra.report.command:main",
     "explain": "orchestra.report.explain:main",

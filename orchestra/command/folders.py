@@ -33,12 +33,6 @@ def rows(path: Path, most_bytes: int) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def files_in(folder: Path) -> list[Path]:
-    """The regular files in a folder and in those in it, without links. Raises ConfigError."""
-    entries = entries_of(folder, deep=True)
-    return sorted(Path(e.path) for e in entries if e.is_file(follow_symlinks=False))
-
-
 def runs_in(folder: Path, depth: int) -> list[Path]:
     """The run folders in a folder, at most `depth` levels down. Raises ConfigError, OSError."""
     found: list[Path] = []

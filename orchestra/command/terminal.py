@@ -16,6 +16,7 @@ from orchestra.kernel.folder import LAST_STEP, Event, Listener, read_manifest
 from orchestra.kernel.vocabulary import Place
 from orchestra_min import Outcome
 
+PROGRAM = "orchestra-min"
 KEYS = (
     *(
         "answer",
@@ -207,7 +208,7 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
         "why": outcome.ending.why,
         "run": str(outcome.run),
     }
-    row |= {"answer": outcome.answer or None, "fallback": outcome.state == "fallback"}
+    row |= {"answer": outcome.answer or None, "fallback": outcome.fallback}
     return row | _reused(outcome.run)
 
 

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import orchestra_min
-from orchestra.command.terminal import KEYS
+from orchestra.command.terminal import KEYS, PROGRAM
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.vocabulary import EndpointError
 from orchestra_min import ending_of
 
-PROGRAM = "orchestra-min"
 ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
     0: "is the server running, and is its address right (most end in /v1)?",
     401: "check the key",

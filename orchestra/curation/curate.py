@@ -41,10 +41,9 @@ from orchestra.curation import seeds
 from orchestra.curation.gates import GATES, Candidate, Gate, as_json
 from orchestra.curation.seeds import Seed
 from orchestra.evaluation.running import checked_pool
-from orchestra.evaluation.sweep_folder import write_whole
 from orchestra.kernel import prompts
 from orchestra.kernel.chat import Chat
-from orchestra.kernel.folder import Options
+from orchestra.kernel.folder import Options, write_whole
 from orchestra.kernel.money import Purse
 from orchestra.kernel.tape import Mode, Tape, TapeMiss, rows_of
 from orchestra.kernel.vocabulary import ConfigError, ModelMistake

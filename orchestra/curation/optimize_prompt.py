@@ -43,9 +43,8 @@ from orchestra.curation.pareto import COLUMNS, Version, front
 from orchestra.evaluation.questions import Question, load
 from orchestra.evaluation.running import checked_pool
 from orchestra.evaluation.scores import matches
-from orchestra.evaluation.sweep_folder import write_whole
 from orchestra.kernel.chat import Chat
-from orchestra.kernel.folder import Options, in_order
+from orchestra.kernel.folder import Options, in_order, write_whole
 from orchestra.kernel.money import Purse
 from orchestra.kernel.prompts import (
     ROOT,

@@ -33,10 +33,9 @@ from orchestra.evaluation.sweep_folder import (
     rows_of,
     scores_file,
     settings_of,
-    write_whole,
 )
 from orchestra.kernel.chat import Chat
-from orchestra.kernel.folder import read_manifest
+from orchestra.kernel.folder import read_manifest, write_whole
 from orchestra.kernel.money import DEFAULT_OUTPUT_TOKENS, Ledger, Purse, add_usd
 from orchestra.kernel.tape import OVER_BUDGET, Tape
 from orchestra.kernel.tape import rows_of as rows_on

@@ -30,6 +30,7 @@ from orchestra.evaluation.questions import (
     first_problem,
     key_of,
 )
+from orchestra.kernel.folder import write_whole
 from orchestra.kernel.vocabulary import ConfigError
 
 MAX_BYTES = 128 << 20  # of a file of a sweep
@@ -205,13 +206,6 @@ def earlier_rows(
 def write_settings(folder: Path, settings: Settings) -> None:
     text = json.dumps(settings, indent=1, ensure_ascii=False)
     write_whole(folder / "sweep.json", text)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file and rename it into place: it is complete or absent."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.rename(path)
 
 
 def settings_of(folder: Path) -> Settings:

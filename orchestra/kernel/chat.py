@@ -98,7 +98,8 @@ def session(url: str) -> requests.Session:
     """The connections of this process to an endpoint, with the proxy and certificates of the
     environment, which are read once.
     """
-    return _session(url, os.getpid())
+    scheme, _, host = url.split("/")[:3]
+    return _session(f"{scheme}//{host}/", os.getpid())
 
 
 class Connections(HTTPAdapter):
@@ -106,12 +107,13 @@ class Connections(HTTPAdapter):
     returns urllib3's response as it is.
     """
 
-    pool: Any = None
-    targets: dict[str, str]  # URL -> what the first line of a request names
+    def __init__(self) -> None:
+        super().__init__(pool_maxsize=CONNECTIONS)
+        self.pool: Any = None
+        self.targets: dict[str, str] = {}  # URL -> what a request's first line names
 
     def get_connection_with_tls_context(self, *how: Any, **more: Any) -> Any:
         if self.pool is None:
-            self.targets = {}
             self.pool = super().get_connection_with_tls_context(*how, **more)
         return self.pool
 
@@ -125,14 +127,14 @@ class Connections(HTTPAdapter):
 
 
 @cache
-def _session(url: str, process_id: int) -> requests.Session:
-    """A forked child has its own."""
+def _session(endpoint: str, process_id: int) -> requests.Session:
+    """`endpoint`: scheme, host and port. A forked child has its own."""
     made = requests.Session()
-    settings = made.merge_environment_settings(url, {}, True, None, None)
+    settings = made.merge_environment_settings(endpoint, {}, True, None, None)
     made.proxies.update(settings["proxies"])
     made.verify = settings["verify"]
     made.trust_env = False  # so that it is not read again for each call
-    adapter = Connections(pool_maxsize=CONNECTIONS)
+    adapter = Connections()
     made.mount("https://", adapter)
     made.mount("http://", adapter)
     return made
@@ -190,10 +192,8 @@ def deliver(
 
 def _content_of(response: Any, deadline: float) -> bytes:
     """The body, decoded. Raises NoAnswer."""
-    if not isinstance(
-        response, urllib3.HTTPResponse
-    ):  # of a test double, as vcrpy has it
-        return bytes(response.read())
+    if not isinstance(response, urllib3.HTTPResponse):
+        return bytes(response.read())  # of vcrpy: the host process uses a cassette
     pieces = []
     size = 0
     while piece := response.read1(1 << 16, decode_content=True):

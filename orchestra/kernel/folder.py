@@ -253,12 +253,18 @@ def write_manifest(folder: Path, manifest: Manifest, redact: Redact = str) -> Ma
     a replay asks for the same.
     """
     text = redact(json.dumps(manifest.row(), indent=1, ensure_ascii=False))
-    part = folder / "run.json.part"
-    part.write_text(text, encoding="utf-8", errors="replace")
-    with part.open("rb") as file:
+    write_whole(folder / "run.json", text)
+    return read_manifest(folder)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file and rename it into place: it is complete or absent, whatever happens."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("w", encoding="utf-8", errors="replace") as file:
+        file.write(text)
+        file.flush()
         os.fsync(file.fileno())
-    part.rename(folder / "run.json")
-    return manifest_of(json.loads(part.with_suffix("").read_text(encoding="utf-8")))
+    part.rename(path)
 
 
 # ---- the trajectory ------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from orchestra.kernel.prompts import (
     render,
     say,
 )
+from orchestra.kernel.tape import SUMMARY
 from orchestra.kernel.vocabulary import (
     BudgetExceeded,
     EndpointError,
@@ -40,7 +41,6 @@ from orchestra.kernel.vocabulary import (
 )
 from orchestra.methods.replies import find_action
 
-PART = "summary"  # of the call's place
 SHOWN_CHARS = 1000  # of an observation in a short request
 INSTRUCTION_CHARS = 1000
 SUMMARY_CHARS = 1500
@@ -92,7 +92,7 @@ def ask(
     env = job.env
     for messages, schema in questions:
         try:
-            with env.tape.call(job.place._replace(part=PART)):
+            with env.tape.call(job.place._replace(part=SUMMARY)):
                 reply = env.chat(env.backend, messages, env.purse, schema)
             return capped(text_of(reply), SUMMARY_CHARS)
         except (EndpointError, BudgetExceeded) as error:

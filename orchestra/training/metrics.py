@@ -11,9 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from orchestra.kernel.folder import write_whole
 from orchestra.kernel.tape import Appender, rows_of
 from orchestra.kernel.vocabulary import ConfigError
-from orchestra.training.files import write_whole
 from orchestra.training.options import TrainingOptions
 from orchestra.training.processes import Processes
 

@@ -24,10 +24,9 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from orchestra.kernel.folder import sha256_of
+from orchestra.kernel.folder import sha256_of, write_whole
 from orchestra.kernel.tape import Appender, rows_of
 from orchestra.kernel.vocabulary import ConfigError
-from orchestra.training.files import write_whole
 from orchestra.training.options import TrainingOptions
 from orchestra.training.policy import Policy
 from orchestra.training.pretrained import model_folder, usable

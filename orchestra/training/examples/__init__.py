@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
+from orchestra.kernel.folder import write_whole
 from orchestra.kernel.vocabulary import ConfigError, State
-from orchestra.training.files import write_whole
 from orchestra.training.options import Checked
 
 STATE = TypeAdapter(State)

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestra.kernel.folder import write_whole
 from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training import rewards
-from orchestra.training.files import write_whole
 from orchestra.training.lab import model
 from orchestra.training.lab.arms import BY_NAME, Arm, Training
 from orchestra.training.lab.budget import Budget, Meter

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from orchestra.training.files import write_whole
+from orchestra.kernel.folder import write_whole
 from orchestra.training.lab.curves import svg
 from orchestra.training.lab.plan import Plan
 from orchestra.training.lab.results import Lab
