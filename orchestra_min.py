@@ -10,15 +10,15 @@ As a library:
     outcome = orchestrate("Which city is this?", ["clock.png"], pool)
     print(outcome.answer, outcome.cost_usd, outcome.run)
 
-Read `Run.answer` first: it is the loop. What can be plugged on, all of it as plain objects in
+Read `Run.solve` first: it is the loop. What can be plugged on, all of it as plain objects in
 `Parts`; the kernel loads nothing by name:
 
     method    decides, places and remembers           Method, kernel/method.py
     agents    do a sub-task                           (job) -> Result, kernel/job.py
     tools     act outside                             @tool, kernel/tool.py
-    sources   know the answer to an exchange          (kind, call, key, nth) -> row, kernel/tape.py
+    sources   know what an exchange brings            (kind, call, key, nth), kernel/tape.py
     redact    takes secrets out of what is written    (json) -> json, kernel/tape.py
-    send      makes one attempt of a call             (url, body, key, timeout_s), kernel/chat.py
+    send      makes one attempt of a call             (url, body, secret, timeout_s), kernel/chat.py
     listeners see each event                          (event) -> None, kernel/folder.py
 """
 
@@ -215,7 +215,7 @@ class Run:
 
     # ---- Algorithm 1 -----------------------------------------------------------------------------
 
-    def answer(self) -> Outcome:
+    def solve(self) -> Outcome:
         """Algorithm 1. Raises EndpointError if the main agent's endpoint fails."""
         t = 0
         try:
@@ -225,7 +225,7 @@ class Run:
                     return self.outcome(y_t.answer, t, Ending("answered"))
                 z_t = self.carry_out(t, y_t)  # Eq. 5-21
                 if z_t and (y_t.final or (y_t.answers and z_t[-1].answer)):
-                    return self.answered(t, y_t, z_t[-1])
+                    return self.outcome_of(t, y_t, z_t[-1])
             why = f"no round was left: --rounds allows {self.rounds}"
             return self.last_chance(t, "rounds", why)
         except NothingAffordable as error:
@@ -251,8 +251,8 @@ class Run:
         if t in self.later:
             self.use(self.later[t])
 
-    def answered(self, t: int, y_t: Delegate, z: Result) -> Outcome:
-        """The outcome of a run that a sub-task has answered."""
+    def outcome_of(self, t: int, y_t: Delegate, z: Result) -> Outcome:
+        """The outcome of a run that ends with a sub-task: its answer, or a fallback."""
         answer = z.answer or best_supported_answer(self.history)
         if z.status == "done" and answer and not y_t.fallback:
             return self.outcome(answer, t, Ending("answered"))
@@ -351,8 +351,11 @@ class Run:
         try:
             with self.tape.call(Place(s_t.round, 0, number)):
                 y_t = self.method.decide(s_t, ask, mistake, last_chance)  # Eq. 3
+            y_t = self.returned("decide", y_t, Decision)
             if isinstance(y_t, Delegate):
                 y_t = self.merged(y_t)
+            elif not y_t.answer.strip():
+                raise ModelMistake("empty_answer", wanted="complete")
         except ModelMistake as error:
             if error.answer:
                 self.refused_answers.append(error)
@@ -384,8 +387,8 @@ class Run:
     # ---- a delegation ----------------------------------------------------------------------------
 
     def carry_out(self, t: int, y_t: Delegate) -> list[Result]:
-        """Z_t: run a batch of the ready set, or a whole graph. Nothing, if a fork works with
-        another budget from the next round on. Raises NothingAffordable.
+        """Z_t: run a batch of the ready set, or a whole graph. Raises NothingAffordable; but if
+        later parts begin with the next round, it returns nothing: they may have another budget.
         """
         try:
             u_t = self.place(t, y_t)  # Eq. 5-12
@@ -396,13 +399,22 @@ class Run:
         z_t = self.execute(t, u_t)  # Eq. 13-15
         for p, z in zip(u_t, z_t, strict=True):  # in submission order
             self.graph = self.graph.with_result(p.subtask.id, z)
-            self.history = self.method.remember(self.history, p.subtask, z)  # Eq. 19
+            history = self.method.remember(self.history, p.subtask, z)  # Eq. 19
+            self.history = self.returned("remember", history, tuple)
             self.purse.join(p.purse)  # Eq. 21
         limit = self.options.context_tokens or self.method.context_tokens
-        self.context = self.method.context(
-            self.task.question, self.history, limit
+        about = self.task.question, self.history, limit
+        self.context = self.returned(
+            "context", self.method.context(*about), str
         )  # Eq. 20
         return z_t
+
+    def returned(self, name: str, value: Any, kind: Any) -> Any:
+        """What a function of the method has returned. Raises TypeError for another kind."""
+        if not isinstance(value, kind):
+            where = f"{type(self.method).__name__}.{name}"
+            raise TypeError(f"{where} returned {value!r:.80}, not {kind}")
+        return value
 
     def place(self, t: int, y_t: Delegate) -> list[Placed]:
         """U_t, Eq. 12: the batch, with backends, tools and shares of B_t. If a decision follows,
@@ -531,9 +543,11 @@ class Run:
 
 
 def with_outputs(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
-    """`u` with each ${id} replaced by the output of its need `id`. A ${id} inside an output is not
-    replaced.
+    """`u` with each ${id} replaced by the output of its need `id`, if that ran in the same round:
+    of earlier rounds C_t tells. A ${id} inside an output is not replaced.
     """
+    if not u.needs:
+        return u
     outputs = {id: output_of(id, ended[id]) for id in u.needs if id in ended}
 
     def insert(text: str) -> str:
@@ -586,7 +600,7 @@ def orchestrate(
     manifest = begin(folder, manifest, files, redact)
     try:
         parts = parts_of(manifest, folder, listeners=tuple(listeners), **given)
-    except ConfigError:
+    except Exception:
         shutil.rmtree(folder)  # a mistake of the user leaves no folder
         raise
     return run(parts, folder, manifest, "record", cancelled=cancelled)
@@ -606,14 +620,20 @@ def replay(
     folder = Path(folder)
     manifest = read_manifest(folder)
     parts = parts_of(manifest, folder, listeners=tuple(listeners), **given)
-    again = run(parts, folder, manifest, "replay", threads=parallel)
+    return play(parts, folder, manifest, parallel)
+
+
+def play(
+    parts: Parts, folder: Path, manifest: Manifest, threads: int | None
+) -> Outcome:
+    """Run again from the tape. Raises TapeMiss at the first difference."""
+    again = run(parts, folder, manifest, "replay", threads)
     recorded = read_events(folder)
     if recorded and recorded[-1]["event"] == "end" and recorded[-1]["finished"]:
         difference = first_difference(recorded, again.events)
         if difference:
-            raise TapeMiss(
-                f"{folder}: the replay differs from the record: {difference}"
-            )
+            problem = f"the replay differs from the record: {difference}"
+            raise TapeMiss(f"{folder}: {problem}")
     return again
 
 
@@ -641,7 +661,7 @@ def resume(
     if recorded and recorded[-1].get("state") == "answered":
         try:
             parts = parts_of(manifest, folder, **given)
-            return run(parts, folder, manifest, "replay", threads=parallel)
+            return play(parts, folder, manifest, parallel)
         except TapeMiss as miss:
             if miss.differs:
                 raise
@@ -709,7 +729,7 @@ def run(
     )
     current = Run(parts, tape, recorder, threads)
     try:
-        outcome = current.answer()
+        outcome = current.solve()
     except BaseException as error:
         current.executor.shutdown(wait=False, cancel_futures=True)
         is_interrupt = isinstance(error, KeyboardInterrupt | EndOfRun)
@@ -717,7 +737,7 @@ def run(
         rounds = max(event["at"][0] for event in recorder.events)
         recorder.end(ending_of(error), "", rounds, current.purse)
         raise
-    current.executor.shutdown()
+    current.executor.shutdown(wait=False)  # each sub-task has ended
     tape.close()
     recorder.end(outcome.ending, outcome.answer, outcome.rounds, current.purse)
     latency_s = time.monotonic() - recorder.began_s

@@ -145,7 +145,7 @@ def problem_of(
         return f"hang: {took_s:.1f} s"
     if "Traceback" in told or "Exception ignored" in told or "Fatal" in told:
         return f"traceback: {told}"
-    if code == 0 and printed.strip():
+    if code == 0 and (printed.strip() or "6 of 6" in told):
         return ""  # it had ended already
     if code not in {128 + number for number in sent}:
         return f"exit code {code} after {sent}: {told}"

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 
 import common  # noqa: F401  the program on the path
 
-from orchestra.kernel import memory
-from orchestra.kernel.memory import Piece
+from orchestra.kernel.memory import select
 from orchestra.kernel.placing import EXACT, batch
+from orchestra.kernel.selection import Piece, choose, terms
 from orchestra.kernel.vocabulary import Evidence, SubTask
 
 WORDS = [
@@ -64,12 +64,13 @@ def context_ratio(draw: random.Random) -> float:
         return Evidence(round, f"t{n}", text(4), "b", (), "done", answer, summary)
 
     history = [result(n) for n in range(draw.randint(2, 4))]
-    pieces = [memory._pieces(h, history[-1].round) for h in history]
-    wanted = memory.terms("What time is it in Prague?")
+    question = "What time is it in Prague?"
+    pieces, _ = select(question, history, 0)
+    wanted = terms(question)
     room = draw.randint(30, sum(s.tokens for mine in pieces for s in mine))
 
-    def value(chosen: set[tuple[int, int]]) -> float:
-        parts = [pieces[i][n] for i, n in chosen]
+    def value(kept: Iterable[tuple[int, int]]) -> float:
+        parts = [pieces[i][n] for i, n in kept]
         covered = frozenset[str]().union(*(s.terms for s in parts))
         worth = sum(s.worth for s in parts)
         for mine in pieces:
@@ -83,7 +84,7 @@ def context_ratio(draw: random.Random) -> float:
         if sum(pieces[i][n].tokens for i, n in c) <= room
     )
     best = max(map(value, fit))
-    greedy = memory._chosen(pieces, wanted, room, always=())
+    greedy = choose(pieces, question, room, always=())
     return value(greedy) / best if best else 1.0
 
 

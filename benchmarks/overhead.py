@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -42,41 +44,47 @@ def scripted_pool(url: str) -> Any:
     return Pool((backend,), "scripted")
 
 
-def with_echo(parts: Any, _: Any = None) -> Any:
-    """Parts with all tools, and EchoAction, which does nothing."""
+@cache
+def echo() -> Any:
+    """A tool that does nothing."""
     from orchestra.kernel.tool import Environment, tool
-    from orchestra.methods import all_tools
 
     @tool("EchoAction", "txt")
-    def echo(env: Environment, text: str) -> str:
+    def repeat(env: Environment, text: str) -> str:
         """Repeat a text.
 
         text: what
         """
         return text
 
-    return replace(parts, tools={**all_tools(), "EchoAction": echo})
+    return repeat
 
 
-def ours(url: str, k: int) -> Callable[[], int]:
+def with_echo(parts: Any, _: Any = None) -> Any:
+    """Parts with all tools, and EchoAction."""
+    from orchestra.methods import all_tools
+
+    return replace(parts, tools={**all_tools(), "EchoAction": echo()})
+
+
+def ours(url: str, k: int, folder: Path) -> Callable[[], int]:
     from orchestra_min import Options, orchestrate
 
     pool = scripted_pool(url)
+    options = Options(parallel=k)
+    runs = (folder / f"run-{n}" for n in count())
 
     def once() -> int:
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "run"
-            options = Options(parallel=k)
-            run = orchestrate(
-                "How?", pool=pool, options=options, out=out, change=with_echo
-            )
+        run = orchestrate(
+            "How?", pool=pool, options=options, out=next(runs), change=with_echo
+        )
         assert run.answer == "42" and run.calls == 3 * k + 2, run
         return run.calls
 
     return once
 
 
-def bare(url: str, k: int) -> Callable[[], int]:
+def bare(url: str, k: int, _: Path) -> Callable[[], int]:
     """The same calls by the openai client."""
     import openai
 
@@ -88,7 +96,7 @@ def bare(url: str, k: int) -> Callable[[], int]:
     return same_calls(chat, k)
 
 
-def alone(url: str, k: int) -> Callable[[], int]:
+def alone(url: str, k: int, _: Path) -> Callable[[], int]:
     """The same calls by one requests.Session."""
     import requests
     from requests.adapters import HTTPAdapter
@@ -124,8 +132,8 @@ def same_calls(chat: Callable[[Any], None], k: int) -> Callable[[], int]:
     return once
 
 
-def measure(what: str, url: str, k: int) -> dict[str, float]:
-    once = {"ours": ours, "requests": alone, "openai": bare}[what](url, k)
+def measure(what: str, url: str, k: int, folder: Path) -> dict[str, float]:
+    once = {"ours": ours, "requests": alone, "openai": bare}[what](url, k, folder)
     once()
     walls, cpus = [], []
     for _ in range(3):
@@ -164,6 +172,11 @@ def main(processes: int) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        print(json.dumps(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
+        with tempfile.TemporaryDirectory() as made:
+            print(
+                json.dumps(
+                    measure(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(made))
+                )
+            )
     else:
         main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

@@ -17,6 +17,7 @@ import vcr
 
 import orchestra
 import orchestra_min
+from orchestra import methods as shipped
 from orchestra.kernel.folder import read_manifest
 from orchestra.tools.python_function import tool_of
 from orchestra_min import orchestrate
@@ -313,6 +314,7 @@ def test_an_option_without_a_flag_is_read_by_its_type(endpoint, tmp_path):
     assert done.returncode in (0, 1), done.stderr
     options = read_manifest(Path("run")).options
     assert (options.patience_s, options.context_tokens) == (0.5, 900)
-    assert options.more["stop_threshold"] == 0.25 and "${tools}" in options.more["instruction"]
+    own = shipped.make_method(pool_at("http://127.0.0.1:9"), {}, options).own
+    assert own["stop_threshold"] == 0.25 and "${tools}" in own["instruction"]
     line = line_of(called("?", "it?", "--option", "colour=red", at="http://127.0.0.1:9"))
     assert "patience_s, context_tokens, stop_threshold, instruction" in line

@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from orchestra.kernel import memory
+from orchestra.kernel import selection
 from orchestra.kernel.memory import compress
+from orchestra.kernel.selection import HEAD, terms
 from orchestra.kernel.vocabulary import Evidence
 from tests.mangled import READERS, cpu_s, mangled_replies, runaway
 
@@ -47,9 +48,9 @@ def test_no_mangled_reply_raises_what_no_one_handles_or_takes_long():
 WORDS = "red", "blue", "clock", "time", "won", "lost", "the", "two"
 
 
-def chosen_slowly(pieces, wanted, left_tokens, always):
+def chosen_slowly(pieces, question, left_tokens, always):
     """Counts every gain again before each choice."""
-    chosen, covered = set(), set()
+    chosen, covered, wanted = set(), set(), terms(question)
 
     def gain(i, n):
         piece = pieces[i][n]
@@ -64,10 +65,10 @@ def chosen_slowly(pieces, wanted, left_tokens, always):
         left_tokens -= pieces[i][n].tokens
 
     for i in always:
-        take(i, memory.HEAD)
+        take(i, HEAD)
     while True:
-        heads = [(i, memory.HEAD) for i in range(len(pieces))]
-        inner = [(i, n) for i, _ in heads if (i, memory.HEAD) in chosen for n in range(1, len(pieces[i]))]  # fmt: skip
+        heads = [(i, HEAD) for i in range(len(pieces))]
+        inner = [(i, n) for i, _ in heads if (i, HEAD) in chosen for n in range(1, len(pieces[i]))]  # fmt: skip
         left = [at for at in heads + inner if at not in chosen and pieces[at[0]][at[1]].tokens <= left_tokens]  # fmt: skip
         if not left:
             return chosen
@@ -89,5 +90,5 @@ def test_the_context_is_that_of_counting_every_gain_again(monkeypatch):
         arguments = "What time is it?", history, draw.choice([40, 100, 300])
         found = compress(*arguments)
         with monkeypatch.context() as patch:
-            patch.setattr(memory, "_chosen", chosen_slowly)
+            patch.setattr(selection, "choose", chosen_slowly)
             assert compress(*arguments) == found

@@ -15,10 +15,9 @@ from orchestra.kernel.memory import (
     best_supported_answer,
     opened,
     summarize,
-    terms,
-    tokens,
 )
-from orchestra.kernel.prompts import say
+from orchestra.kernel.prompts import say, tokens
+from orchestra.kernel.selection import _terms_of_piece, terms
 from orchestra.kernel.vocabulary import Evidence, Media, Result, Step, SubTask, Task
 from orchestra.methods.orchestra_o1 import stop_probability
 
@@ -139,10 +138,10 @@ def test_the_choice_is_that_of_the_plain_greedy_loop(generator):
 def test_a_round_reads_no_sentence_that_an_earlier_round_has_read():
     history = [seen(f"s{n}", summary="It is late. The clock is old. " * 9) for n in range(9)]
     compress(history, 100)
-    before = memory._terms_of_piece.cache_info().misses
+    before = _terms_of_piece.cache_info().misses
     compress([*history, seen("s9", summary="It is late. It is new.", round=2)], 100)
     head_and_sentence = 2
-    assert memory._terms_of_piece.cache_info().misses == before + head_and_sentence
+    assert _terms_of_piece.cache_info().misses == before + head_and_sentence
 
 
 # ---- the fallback answer -------------------------------------------------------------------------

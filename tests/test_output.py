@@ -5,10 +5,12 @@ import re
 import resource
 import subprocess
 import sys
+from argparse import Namespace
 from urllib.parse import quote
 
 import pytest
 
+from orchestra.command import terminal
 from orchestra.command.names import load
 from orchestra.command.status import Status
 from orchestra.tools.python_function import tool_of
@@ -162,6 +164,16 @@ def test_verbose_prints_each_step(endpoint):
     assert (
         "r1/t1/s1 finish(result='it is 42'" in done.stderr and "USD unknown so far" in done.stderr
     )
+
+
+def test_the_lines_of_a_step_stay_together(monkeypatch):
+    told = []
+    monkeypatch.setattr(terminal, "tell", told.append)
+    step = {"event": "step", "at": [1, 2, 3], "action": "look", "params": {}, "failed": False}
+    with terminal.progress(Namespace(verbose=True, quiet=False), str) as (show,):
+        show({**step, "memory": "a note", "observation": "seen"})
+    lines = "r1/t2/s3 look()", "    thought: a note", "    observation: seen"
+    assert told == ["\n".join(lines)]
 
 
 def test_a_single_agent_does_not_delegate(endpoint):

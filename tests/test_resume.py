@@ -14,7 +14,9 @@ from functools import partial
 import pytest
 
 from orchestra.kernel.folder import read_events
+from orchestra.kernel.method import Method
 from orchestra.kernel.tape import exchanges
+from orchestra.kernel.vocabulary import Complete
 from tests import program
 from tests.conftest import Cancelled, ConfigError, DiskFull, EndpointError, Tape, TapeMiss
 from tests.program import (
@@ -228,6 +230,19 @@ def test_a_finished_run_that_would_ask_something_else_now_is_a_difference(run, t
     with pytest.raises(TapeMiss, match="differs from its recording"):
         resume(run.folder)
     assert len(run.requests) == 5
+
+
+def test_a_finished_run_that_would_answer_something_else_now_is_a_difference(run, tmp_path):
+    class Edited(Method):
+        answer = "one"
+
+        def decide(self, state, ask, mistake, last_chance):
+            return Complete(self.answer)
+
+    run(method=Edited)
+    Edited.answer = "two"
+    with pytest.raises(TapeMiss, match="'answer': 'one'.* now .*'answer': 'two'"):
+        resume(run.folder, method=Edited)
 
 
 # ---- what had failed -----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from orchestra.kernel.chat import NoAnswer, Response
 from orchestra.kernel.folder import read_events
 from orchestra.kernel.memory import summarize
 from orchestra.kernel.method import Method
-from orchestra.kernel.prompts import as_messages
+from orchestra.kernel.prompts import as_messages, say
 from orchestra.kernel.tape import Answer, exchanges
 from orchestra.kernel.tool import Environment, tool
 from orchestra.kernel.vocabulary import Complete, Delegate, ModelMistake, SubTask, ToolError
@@ -107,6 +107,75 @@ def test_a_mistake_of_a_model_is_told_to_it_and_a_bug_is_not_hidden(run):
     assert run("7", "42", method=Strict).answer == "42" and run.mains[-1] == "say 42"
     with pytest.raises(AttributeError, match="NoneType"):
         run("42", method=lambda *parts: None, out="second")
+
+
+def deciding(value):
+    return type("Mine", (Alone,), {"decide": lambda self, *state: value()})
+
+
+@pytest.mark.parametrize(("method", "error", "told"), [
+    (deciding(lambda: None), TypeError, r"Mine\.decide returned None"),
+    (deciding(lambda: Complete(97)), TypeError, "97 is not a text"),
+    (deciding(lambda: Delegate(SubTask("a", "look"))), TypeError, "a tuple of sub-tasks"),
+    (type("Mine", (Alone,), {"context": lambda *_: None}), TypeError, r"Mine\.context returned None"),
+    (type("Mine", (Alone,), {"remember": lambda *_: []}), TypeError, r"Mine\.remember returned \[\]"),
+    (type("Mine", (Method,), {}), NotImplementedError, "Mine has no decide"),
+])  # fmt: skip
+def test_what_a_method_of_ones_own_does_wrong_is_named(method, error, told, run):
+    with pytest.raises(error, match=told):
+        run(method=method, work=finish("seen"))
+
+
+def test_an_empty_answer_of_a_method_is_no_answer(run):
+    result = run(method=deciding(lambda: Complete(" ")))
+    assert (result.answer, result.state) == ("", "stopped")
+
+
+def test_a_schema_that_is_no_pair_is_not_sent(run):
+    class Asking(Alone):
+        def decide(self, state, ask, mistake, last_chance):
+            return Complete(ask(as_messages("", ""), {"type": "object", "properties": {}}).text)
+
+    with pytest.raises(TypeError, match="a schema is a pair"):
+        run("42", method=Asking)
+    assert run.requests == []
+
+
+def test_a_prompt_without_a_value_is_named():
+    with pytest.raises(KeyError) as raised:
+        say("mistakes", "not_json")
+    assert raised.value.__notes__ == ["in the prompt mistakes.md, not_json"]
+
+
+PERCENT = """
+from orchestra.kernel.method import Method
+from orchestra.kernel.vocabulary import Complete
+
+class Percent(Method):
+    options = {"percent": lambda value: float(value) / 100}
+
+    def decide(self, state, ask, mistake, last_chance):
+        return Complete(str(self.own["percent"]))
+"""
+
+
+def test_an_option_of_a_method_is_read_once(endpoint, in_an_empty_folder):
+    Path("percent.py").write_text(PERCENT)
+    flags = ["--method", "percent.py:Percent", "--model", "m", "--out", "run"]
+    server = endpoint("")
+    done = called("?", *flags, "--option", "percent=50", at=server.url)
+    again = called("replay", "run", *flags[:2])
+    assert done.stdout == again.stdout == "0.5\n"
+    wrong = called("?", *flags, "--option", "prozent=50", at=server.url)
+    assert "'prozent' is no option" in wrong.stderr and "percent" in wrong.stderr
+    wrong = called("?", *flags, "--option", "percent=half", at=server.url)
+    assert "--option percent: could not convert" in wrong.stderr
+
+
+def test_a_method_that_cannot_be_made_leaves_no_folder(run, tmp_path):
+    with pytest.raises(TypeError):
+        run(method=lambda: None)
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- Agent and Tool ------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ def library_hours(day: str) -> str:
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from orchestra.kernel.placing import OF_USER
@@ -69,7 +70,15 @@ def _recording(made: Tool) -> Tool:
     def call(
         env: Environment, params: dict[str, Any], arguments: dict[str, Any]
     ) -> str:
-        return recorded(env, made.name, params, partial(made.function, **arguments))
+        def run() -> str:
+            try:
+                return made.function(**arguments)
+            except Exception as error:
+                where = f"{made.name} at {place_of(error)}"
+                env.chat.notify(f"{where}: {one_line(error)}")
+                raise
+
+        return recorded(env, made.name, params, run)
 
     return replace(made, check=check, function=call)
 
@@ -95,6 +104,12 @@ def recorded(
         return text
 
     return fenced(env.local(f"tool:{name}", params, attempt))
+
+
+def place_of(error: BaseException) -> str:
+    """The line that raised an error, as in "mine.py:12"."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"
 
 
 def one_line(error: BaseException) -> str:

@@ -127,7 +127,8 @@ class Command:
                 put(self.redact(json.dumps(row)))
         if row["calls"] and "--quiet" not in self.words:
             tell(f"{terminal.figures(row)}, {self.folder}")
-        way_on = "" if isinstance(error, ConfigError) else self.way_on()
+        is_final = isinstance(error, ConfigError | TapeMiss)  # another try ends alike
+        way_on = "" if is_final else self.way_on()
         if isinstance(error, EndpointError):
             row["why"] += f"; {advice_on(error)}"
         kept = "\n" if isinstance(error, TapeMiss) else ""  # the lines that differ

@@ -65,7 +65,9 @@ class Log:
 
     def _write_all(self) -> None:
         """The thread. It also closes the handler, after the last line."""
-        handler = handler_of(self.path, self.lock)
+        handler: logging.Handler = logging.NullHandler()
+        with suppress(OSError):  # too many open files: the tape reports it
+            handler = handler_of(self.path, self.lock)
         is_open = True
         while is_open:
             batch = self._batch()

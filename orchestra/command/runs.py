@@ -71,7 +71,7 @@ def table_with_why(columns: str, rows: Sequence[Mapping[str, Any]]) -> str:
     for row, line in zip(rows, lines, strict=True):
         shown.append(line)
         if row["why"]:
-            shown.append(f"    why: {printable(' '.join(row['why'].split()))}")
+            shown.append(f"    why: {printable(' '.join(str(row['why']).split()))}")
     return "\n".join(shown)
 
 

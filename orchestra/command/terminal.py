@@ -171,8 +171,7 @@ def progress(
 
 def _tell_event(is_verbose: bool, redact: Text, event: Event) -> None:
     if is_verbose and event["event"] == "step":
-        for line in step_lines(event):
-            tell(redact(line))
+        tell(redact("\n".join(step_lines(event))))  # in one piece
     if event["event"] in SHOWN:
         tell(redact(describe(event))[:LINE_CHARS])
 

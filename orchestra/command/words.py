@@ -136,22 +136,22 @@ def _check_use(options: Options) -> None:
 
 def own_options(options: Options, words: Sequence[str]) -> dict[str, Any]:
     """The options of --option NAME=VALUE, or NAME=@FILE: those of the kernel that have no flag, and
-    what the method declares. Raises ConfigError.
+    what the method declares, whose text is checked here and read by the method. Raises ConfigError.
     """
-    found = {}
-    known: Mapping[str, flags.Read] = OWN_OPTIONS
-    if words:
-        known = {**OWN_OPTIONS, **_declared(options)}
+    found: dict[str, Any] = {}
+    declared = _declared(options) if words else {}
+    known: Mapping[str, flags.Read] = {**OWN_OPTIONS, **declared}
     for word in words:
         name, equals, text = word.partition("=")
         if not equals or name not in known:
-            raise ConfigError(
-                f"--option {word}: needs NAME=VALUE; names: {', '.join(known)}"
-            )
+            problem = f"{name!r} is no option" if equals else "needs NAME=VALUE"
+            names = ", ".join(known)
+            raise ConfigError(f"--option {word}: {problem}; the names: {names}")
         try:
             if text.startswith("@"):
                 text = Path(text[1:]).read_text(encoding="utf-8-sig")
-            found[name] = known[name](text)
+            value = known[name](text)
+            found[name] = text if name in declared else value
         except (ValueError, argparse.ArgumentTypeError) as error:
             raise ConfigError(f"--option {name}: {error}") from None
         except OSError as error:

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 from orchestra.curation.seeds import Seed
 from orchestra.evaluation.scores import matches
-from orchestra.kernel import memory, prompts
+from orchestra.kernel import prompts
+from orchestra.kernel.selection import terms
 from orchestra.kernel.tape import Tape
 from orchestra.kernel.vocabulary import SKILL_OF
 from orchestra.tools import execution, sandbox
@@ -97,10 +98,10 @@ def anchor_coverage(c: Curator, seed: Seed, x: Candidate) -> Verdict:
     question = x["task"]["question"]
     for _, path in c.files(seed):
         question = question.replace(path.name, " ")
-    words = memory.terms(question) - _common()
+    words = terms(question) - _common()
     covered = 0
     for anchor in seed["anchors"]:
-        is_in_fact = bool(words & memory.terms(anchor["fact"]))
+        is_in_fact = bool(words & terms(anchor["fact"]))
         refers = words != frozenset() and _refers(c, seed, x, anchor["modality"])
         covered += is_in_fact or refers
     return covered >= 1, f"covers {covered} of {len(seed['anchors'])} anchors"
@@ -110,15 +111,15 @@ def _refers(c: Curator, seed: Seed, x: Candidate, modality: str) -> bool:
     """Whether a question names a file of a modality, or uses a word for one."""
     called = prompts.say("curation/called", modality)
     names = [path.name for kind, path in c.files(seed) if kind == modality]
-    words = memory.terms(x["task"]["question"])
-    return bool(words & memory.terms(f"{called} {names}"))
+    words = terms(x["task"]["question"])
+    return bool(words & terms(f"{called} {names}"))
 
 
 def _common() -> frozenset[str]:
     """The words that a question about any file may have."""
     sections = (*SKILL_OF, "any")
     texts = [prompts.say("curation/called", section) for section in sections]
-    return memory.terms(" ".join(texts))
+    return terms(" ".join(texts))
 
 
 def similarity(c: Curator, seed: Seed, x: Candidate) -> Verdict:

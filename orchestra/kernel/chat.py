@@ -451,6 +451,8 @@ def _optional_fields(
     if logprobs:
         fields["logprobs"] = {"logprobs": True, "top_logprobs": 5}
     if schema is not None:
+        if not isinstance(schema, tuple):
+            raise TypeError("a schema is a pair: (name, JSON schema)")
         name, shape = schema
         structured: Body = {"type": "json_object"}
         if shape:

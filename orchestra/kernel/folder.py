@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from orchestra.kernel.money import Purse, add_usd
 from orchestra.kernel.prompts import visible
@@ -155,11 +155,17 @@ def manifest_of(row: Mapping[str, Any]) -> Manifest:
     )  # of runs before there was k_max
     return Manifest(
         question=row["question"],
-        media=tuple((m["modality"], m["name"], m["sha256"]) for m in row["media"]),
+        media=tuple(map(_media_of, row["media"])),
         pool=pool_of(row["pool"]),
         options=Options.of(**options),
         more={key: value for key, value in row.items() if key not in MANIFEST_KEYS},
     )
+
+
+def _media_of(row: Mapping[str, Any]) -> tuple[Modality, str, str]:
+    if row["modality"] not in get_args(Modality):
+        raise ValueError(f"{row['modality']!r} is not a modality")
+    return row["modality"], row["name"], row["sha256"]
 
 
 def pool_of(row: Mapping[str, Any]) -> Pool:

@@ -6,34 +6,26 @@ and a repetition adds nothing. No model is called. The same history gives the sa
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from orchestra.kernel.placing import in_program
-from orchestra.kernel.prompts import say
+from orchestra.kernel.prompts import say, tokens
 from orchestra.kernel.vocabulary import FINISH, Evidence, Result, SubTask, Task
+
+if TYPE_CHECKING:
+    from orchestra.kernel.selection import Index, Piece
 
 W_STATUS = {"done": 1.0, "partial": 0.7, "blocked": 0.3, "failed": 0.2}  # w(h)
 W_AGE = 0.8  # w(h): each round of age takes a fifth
 KEPT_FAILURES = 3  # the newest ones, which are always kept, with their reasons
 REASON_CHARS = 300  # of an error or an instruction, where not everything fits
 ANSWER_CHARS = 1200
-LINE_TOKENS = 3  # of "- " before a line of C, " [...]" and the line break after it
-BYTES_PER_TOKEN = (
-    3  # English has more, CJK about 3: the estimate is high rather than low
-)
 
-SMALL_WORDS = """a an and are as at be by for from has have in is it its of on or that the this to
-was were what when where which who will with"""
-STOP_WORDS = frozenset(SMALL_WORDS.split())
 SENTENCE_END = re.compile(r"\s(?:(?<=[.!?]\s)|(?<=\n))\s*")
-HEAD = 0  # the number of the piece that names the sub-task and has its answer
-Index = tuple[int, int]  # i, n: piece n of entry i
 
 
 # ---- Eq. 19 --------------------------------------------------------------------------------------
@@ -94,16 +86,6 @@ def head_of(h: Evidence) -> str:
 # ---- Eq. 20 --------------------------------------------------------------------------------------
 
 
-class Piece(NamedTuple):
-    """A piece of one h that may be part of C: its head, or one sentence of its summary."""
-
-    text: str
-    terms: frozenset[str]  # its words, and the piece itself
-    tokens: int
-    worth: float  # what it adds to w(h) I(C;h)
-    worth_of_term: float  # and each of its terms that C does not have yet
-
-
 def compress(question: str, history: Sequence[Evidence], limit_tokens: int) -> str:
     """C_{t+1}: argmax of I(C;q) + sum_h w(h) I(C;h) under |C| <= L_ctx (Eq. 20). If all of H fits,
     C is all of H. Otherwise it is chosen greedily, by gain per token.
@@ -134,88 +116,17 @@ def select(
     question: str, history: Sequence[Evidence], limit_tokens: int
 ) -> tuple[list[list[Piece]], dict[Index, float]]:
     """The pieces of each entry of H, and those that C has, each with its gain per token."""
-    pieces = [_pieces(h, history[-1].round) for h in history]
+    from orchestra.kernel.selection import choose, pieces_of
+
+    newest = history[-1].round
+    texts = [[_short_head_of(h), *_sentences(h.summary)] for h in history]
+    weights = [weight(h, newest) for h in history]
+    pieces = [pieces_of(*entry) for entry in zip(texts, weights, strict=True)]
     failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")]
     note = say("notes", "left_out", count=len(history))
     left_tokens = limit_tokens - tokens(note) - 1
-    return pieces, _chosen(
-        pieces, terms(question), left_tokens, failed[-KEPT_FAILURES:]
-    )
-
-
-def _chosen(
-    pieces: Sequence[Sequence[Piece]],
-    wanted: frozenset[str],
-    left_tokens: int,
-    always: Sequence[int],
-) -> dict[Index, float]:
-    """The heads of the entries `always`, and then, one by one, the fitting piece with the largest
-    gain per token; on a tie, the earliest.
-
-    A gain can only fall while C grows. So the candidates are a heap of gains that may be too high,
-    and only the first one is counted again: the time is nearly linear in the text.
-    """
-    chosen: dict[Index, float] = {}
-    covered: set[str] = set()  # the terms that C has
-
-    def gain(at: Index) -> float:
-        piece = pieces[at[0]][at[1]]
-        new = piece.terms - covered
-        relevance = len(new & wanted) / max(1, len(wanted))  # I(C; q)
-        evidence = piece.worth + len(new) * piece.worth_of_term  # w(h) I(C; h)
-        return (relevance + evidence) / piece.tokens  # Eq. 20
-
-    heap: list[tuple[float, Index]] = []  # -gain
-    to_take = [(i, HEAD) for i in always]
-    candidates = [(i, HEAD) for i in range(len(pieces)) if i not in always]
-    while to_take or candidates or heap:
-        for at in to_take:
-            chosen[at] = gain(at)
-            piece = pieces[at[0]][at[1]]
-            covered |= piece.terms
-            left_tokens -= piece.tokens
-            if at[1] == HEAD:
-                candidates += _sentences_of(at[0], pieces[at[0]], left_tokens)
-        to_take = []
-        for at in candidates:
-            heappush(heap, (-gain(at), at))
-        candidates = []
-        if not heap:
-            break
-        before, best = heappop(heap)
-        if pieces[best[0]][best[1]].tokens > left_tokens:
-            continue  # it will never fit
-        if -gain(best) == before:
-            to_take = [best]
-        else:
-            candidates = [best]
-    return chosen
-
-
-def _sentences_of(
-    i: int, of_entry: Sequence[Piece], left_tokens: int
-) -> Iterator[Index]:
-    """The sentences of an entry. Of copies, those that would not fit together are left out."""
-    copies_tokens: dict[str, int] = {}
-    for n, piece in enumerate(of_entry):
-        if n != HEAD:
-            together = copies_tokens.get(piece.text, 0) + piece.tokens
-            copies_tokens[piece.text] = together
-            if together <= left_tokens:
-                yield i, n
-
-
-def _pieces(h: Evidence, newest_round: int) -> list[Piece]:
-    """The pieces of h as Eq. 20 weighs them. Long texts in the head are cut."""
-    texts = [_short_head_of(h), *_sentences(h.summary)]
-    half = weight(h, newest_round) / 2
-    worth_of_term = half / len(frozenset().union(*map(_terms_of_piece, texts)))
-    pieces = []
-    for n, text in enumerate(texts):
-        size = tokens(text) + 1 + (LINE_TOKENS if n == HEAD else 0)
-        worth = half if n == HEAD else 0.0
-        pieces.append(Piece(text, _terms_of_piece(text), size, worth, worth_of_term))
-    return pieces
+    always = failed[-KEPT_FAILURES:]
+    return pieces, choose(pieces, question, left_tokens, always)
 
 
 @lru_cache(10_000)
@@ -227,22 +138,6 @@ def _short_head_of(h: Evidence) -> str:
         error=_cut(h.error, REASON_CHARS),
     )
     return head_of(short)
-
-
-def tokens(text: str) -> int:
-    """An estimate that needs no tokenizer."""
-    return math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
-
-
-def terms(text: str) -> frozenset[str]:
-    """The content words of a text: what I(.;.) of Eq. 20 counts."""
-    return frozenset(re.findall(r"\w+", text.lower())) - STOP_WORDS
-
-
-@lru_cache(10_000)  # each round reads the sentences of all rounds before it
-def _terms_of_piece(text: str) -> frozenset[str]:
-    text = text.lower()
-    return terms(text) | {" ".join(text.split())}
 
 
 def _sentences(summary: str) -> list[str]:

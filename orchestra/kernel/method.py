@@ -28,7 +28,8 @@ from orchestra.kernel.vocabulary import (
     Task,
 )
 
-# (messages, schema=None, logprobs=False) -> the reply of the main agent's model
+# (messages, schema=None, logprobs=False, tools=(), temperature=None) -> Reply: a call of the main
+# agent's model, as in Chat. `schema` is a pair: (name, JSON schema).
 Ask = Callable[..., Reply]
 
 
@@ -62,7 +63,7 @@ class Method:
         """y_t for s_t, Eq. 3. `mistake`: the error of the reply before, for the prompt.
         `last_chance`: no round follows. Raises ModelMistake.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no decide")
 
     def also_read(self, task: Task, context: str) -> list[str]:
         """What each sub-agent reads after the context written for it. `context` is C_t."""

@@ -64,7 +64,7 @@ class Purse:
     def charge(
         self, cost_usd: float | None, played: bool = False, tokens: int = 0
     ) -> None:
-        """Book one call. `played`: its answer comes from a tape, so nobody is paid."""
+        """Spend the cost of one attempt. `played`: it comes from a tape, so nobody is paid."""
         self.calls += 1
         self.tokens += tokens
         self.spent_usd = add_usd(self.spent_usd, cost_usd)
@@ -77,7 +77,9 @@ class Purse:
         return left_usd is None or (cost_usd or 0.0) <= left_usd
 
     def output_tokens(self, backend: Backend, input_tokens: int) -> int | None:
-        """The longest answer that the purse can pay; None: no limit. Raises BudgetExceeded."""
+        """The longest answer that the purse can pay and the backend allows; None: no limit. Raises
+        BudgetExceeded.
+        """
         left_usd = self.left_usd
         price = backend.price_usd_per_mtok
         if left_usd is None or price is None:
@@ -171,7 +173,7 @@ class Ledger:
     ) -> None:
         self.limit_usd = limit_usd
         self.lock = threading.Lock()
-        self.held_usd = spent_usd or 0.0  # spent or held back
+        self.committed_usd = spent_usd or 0.0  # spent or held back
         self.worst_usd: dict[
             str, float
         ] = {}  # by backend: of calls that cost more than they may
@@ -179,16 +181,16 @@ class Ledger:
     def hold(self, usd: float) -> bool:
         """Hold back an amount. False if that could exceed the limit."""
         with self.lock:
-            held_usd = self.held_usd + usd
-            if self.limit_usd is not None and held_usd > self.limit_usd * ROUNDING:
+            committed_usd = self.committed_usd + usd
+            if self.limit_usd is not None and committed_usd > self.limit_usd * ROUNDING:
                 return False
-            self.held_usd = held_usd
+            self.committed_usd = committed_usd
             return True
 
     def correct(self, usd: float) -> None:
         """Add what was spent beyond the amount that is held back for it."""
         with self.lock:
-            self.held_usd += usd
+            self.committed_usd += usd
 
 
 class Bill:
@@ -236,7 +238,7 @@ class Bill:
     def charge(
         self, unanswered: int, completion: Mapping[str, Any] | None = None
     ) -> float | None:
-        """Charge the attempts that may be billed, and the completion. Returns its cost."""
+        """Book the attempts that may be billed, and the completion. Returns its cost."""
         for _ in range(unanswered):
             self.book(self.assumed_usd)
         if completion is None:
@@ -246,8 +248,8 @@ class Bill:
         return cost_usd
 
     def book(self, cost_usd: float | None, tokens: int = 0) -> None:
-        """Charge one attempt. After one that cost more than it may, later calls of the backend hold
-        back as much.
+        """Book one attempt, in the purse and here. After one that cost more than it may, later
+        calls of the backend hold back as much.
         """
         self.purse.charge(cost_usd, self.played, tokens)
         usd = cost_usd or 0.0

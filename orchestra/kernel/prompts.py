@@ -11,8 +11,10 @@ is a hash of the text, so nobody can forge it, and the same text gives the same 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import unicodedata
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from string import Template
@@ -23,6 +25,9 @@ ROOT = Path(__file__).parent.parent / "prompts"
 DATA_CHARS = 7000  # of text quoted in one observation
 OUTSIDE_CHARS = 200  # of a name or a reason within a sentence
 MARK = re.compile(r"(?:(?<!\s)\s+)?</?data [0-9a-f]{8,64}>\s*")
+BYTES_PER_TOKEN = (
+    3  # English has more, CJK about 3: the estimate is high rather than low
+)
 OPENING_MARK = re.compile("<data ([0-9a-f]{8,64})>")
 # What is not marked: a word, or up to three numbers and the short word of a unit after them.
 WORD = r"['(\[b-]{0,2}[a-z0-9]{1,16}['.,:%)\]]{0,2}"
@@ -60,12 +65,20 @@ def _sections(path: str) -> dict[str, Template]:
 
 def render(path: str, /, **values: object) -> str:
     """The prompt file `path`, with its ${variables} filled in."""
-    return _template(path).substitute(values)
+    return _filled(_template(path), path, values)
 
 
 def say(file: str, name: str, /, **values: object) -> str:
     """One short text: section `name` of prompts/<file>.md."""
-    return _sections(f"{file}.md")[name].substitute(values)
+    return _filled(_sections(f"{file}.md")[name], f"{file}.md, {name}", values)
+
+
+def _filled(template: Template, where: str, values: Mapping[str, object]) -> str:
+    try:
+        return template.substitute(values)
+    except (KeyError, ValueError) as error:
+        error.add_note(f"in the prompt {where}")
+        raise
 
 
 def as_messages(system: str, user: str) -> Messages:
@@ -80,6 +93,11 @@ def explained(mistake: ModelMistake) -> str:
     if mistake.rule not in _sections(f"{mistake.file}.md"):
         return mistake.rule
     return say(mistake.file, mistake.rule, **mistake.values)
+
+
+def tokens(text: str) -> int:
+    """An estimate that needs no tokenizer."""
+    return math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
 
 
 def capped(text: str, limit: int) -> str:

@@ -338,6 +338,12 @@ class Delegate:
     final: bool = False
     fallback: str = ""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.subtasks, SubTask):
+            raise TypeError(
+                "Delegate: takes a tuple of sub-tasks, as in Delegate((u,))"
+            )
+
 
 @dataclass(frozen=True)
 class Complete:
@@ -345,6 +351,10 @@ class Complete:
 
     answer: str
     reasoning: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.answer, str):
+            raise TypeError(f"Complete: {self.answer!r:.80} is not a text")
 
 
 Decision = Delegate | Complete

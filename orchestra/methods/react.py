@@ -113,8 +113,8 @@ class React:
                 reply = job.ask(
                     self.messages(job, offer), schema_of(job, offer)
                 )  # Eq. 13: rho, a
-                action = self.act(job, offer, reply)
-                job.note(observe(job, action))  # o
+                action = self.parse(job, offer, reply)
+                job.note(act(job, action))  # o
                 if action.name == FINISH and not action.mistake:
                     return self.finished(job, action)
                 if offer.must_finish:
@@ -195,7 +195,7 @@ class React:
 
     # ---- what it may reply -----------------------------------------------------------------------
 
-    def act(self, job: Job, offer: Offer, reply: Reply) -> Action:
+    def parse(self, job: Job, offer: Offer, reply: Reply) -> Action:
         """The action of a reply, or the mistake in it."""
         action = Action()
         try:
@@ -287,8 +287,8 @@ def _read(job: Job, reply: Reply) -> Action:
     return Action(name, params, as_text(fields.get("memory")))
 
 
-def observe(job: Job, action: Action) -> Step:
-    """The step of an action, with its observation. That of a mistake is the mistake."""
+def act(job: Job, action: Action) -> Step:
+    """Do an action: its step, with the observation. That of a mistake is the mistake."""
     if action.mistake:
         error = capped(action.mistake, OBSERVATION_CHARS)
         return Step(INVALID, action.params, action.memory, error, failed=True)
@@ -361,8 +361,9 @@ def same_call(job: Job, name: str, params: Mapping[str, Any]) -> Step | None:
 
 
 def summarized(agent: Agent, further: Callable[[Job], Question] | None = None) -> Agent:
-    """The same sub-agent, with a summary where it ends as Unreported. `further`: the prompt that
-    goes on from that of its last step.
+    """The same sub-agent, with a summary where it ends as Unreported. The money for that call is
+    kept back from its share meanwhile. `further`: the prompt that goes on from that of its last
+    step.
     """
 
     @functools.wraps(agent, updated=())

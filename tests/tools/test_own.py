@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from orchestra.kernel.tool import Environment
 from orchestra.tools.python_function import MAX_RESULT_CHARS, tool_of
 from tests.conftest import ConfigError
+from tests.program import called
+from tests.scripted import act, complete, delegate, finish, is_main, last_text
 
 
 def function(parameters: str, body: str = "'A tool.'", start: str = "def") -> Any:
@@ -29,6 +32,13 @@ def function(parameters: str, body: str = "'A tool.'", start: str = "def") -> An
 def test_what_can_not_be_a_tool_is_told_before_anything_is_paid(given, words):
     with pytest.raises(ConfigError, match=f"^--tools x: .*{words}"):
         tool_of(given, "--tools x")
+
+
+FAILING = """
+def price_of(what: str) -> str:
+    "What a thing costs."
+    return {"pen": "2"}[what]
+"""
 
 
 def raising(error: BaseException) -> Any:
@@ -67,6 +77,19 @@ def test_whatever_a_tool_of_the_user_does_is_an_observation(given, words, bench)
     seen = [tools.outcome(given.__name__, mode, day="Monday") for mode in ("record", "replay")]
     assert words in seen[0].encode("utf-8", "replace").decode().replace("?", "\ufffd")
     assert seen[0] == seen[1] or "half" in words
+
+
+def test_the_line_that_failed_in_a_tool_is_told(endpoint, in_an_empty_folder):
+    Path("mine.py").write_text(FAILING)
+
+    def respond(request):
+        if is_main(request):
+            task = {"task_instruction": "look", "tools": ["price_of"]}
+            return complete("x") if "t1" in last_text(request) else delegate(task)
+        return finish("x") if "KeyError" in last_text(request) else act("price_of", what="quill")
+
+    done = called("?", "--tools", "mine.py:price_of", at=endpoint(respond).url)
+    assert "price_of at mine.py:4: KeyError: 'quill'" in done.stderr
 
 
 class Size(Enum):

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestra.kernel.memory import HEAD, compress, select, tokens
+from orchestra.kernel.memory import compress, select
+from orchestra.kernel.method import share
 from orchestra.kernel.money import Purse, add_usd
+from orchestra.kernel.prompts import tokens
+from orchestra.kernel.selection import HEAD
 from orchestra.kernel.tape import Answer, exchanges
 from orchestra.kernel.vocabulary import Delegate, Evidence, Place
 from orchestra.methods.orchestra_o1 import stop_probability
@@ -89,9 +92,10 @@ def stop(
     round: Round, logprobs: Mapping[Place, Any], is_last_chance: bool
 ) -> Iterator[Panel]:
     """How sure the main agent was in each attempt at a decision. A last chance is not asked."""
-    tau_stop = round.options.more.get("stop_threshold")
-    if tau_stop is None or round.method != PAPER or is_last_chance:
+    threshold = round.options.more.get("stop_threshold")
+    if threshold is None or round.method != PAPER or is_last_chance:
         return
+    tau_stop = share(threshold)
     rows = []
     for number, attempt in enumerate(round.attempts, 1):
         p_stop = stop_probability(logprobs.get(Place(*attempt["at"])))
