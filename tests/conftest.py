@@ -84,6 +84,12 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ddgs", None)  # as if not installed: tests use no network
 
 
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before another attempt."""
+    monkeypatch.setattr("orchestra.kernel.chat.PAUSE_S", 0.01)
+
+
 @pytest.fixture
 def endpoint() -> Iterator[Callable[..., Endpoint]]:
     """Start scripted endpoints; each is closed when the test ends."""

@@ -92,7 +92,7 @@ def test_an_attempt_that_may_cost_is_booked_at_its_most(trouble, budget_usd, run
     never = threading.Event()
     work = trouble or (lambda text: never.wait(60))  # late
     decisions = delegate("look"), complete("42")
-    result = run(*decisions, work=work, price=PRICE, budget_usd=budget_usd, timeout_s=0.5)
+    result = run(*decisions, work=work, price=PRICE, budget_usd=budget_usd, timeout_s=0.2)
     options = replace(read_manifest(run.folder).options, timeout_s=60.0)
     again = [replay(run.folder), resume(run.folder, options=options)]
     never.set()

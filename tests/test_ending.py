@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.kernel import chat
 from orchestra.kernel.folder import read_events
 from orchestra.kernel.vocabulary import Price
 from orchestra.report.run_data import outcome_row, read
@@ -30,13 +29,8 @@ from tests.scripted import (
     last_text,
 )
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder", "short_pauses")
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 FIXTURES = sorted(path.parent for path in (ROOT / "fixtures/runs").glob("*/run.json"))
-
-
-@pytest.fixture
-def short_pauses(monkeypatch):
-    monkeypatch.setattr(chat, "PAUSE_S", 0.01)
 
 
 def status(code):

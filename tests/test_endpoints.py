@@ -31,11 +31,6 @@ from tests.scripted import (
 SEEN = finish("seen it")
 
 
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch):
-    monkeypatch.setattr("orchestra.kernel.chat.PAUSE_S", 0.01)
-
-
 @pytest.fixture
 def report(endpoint, tmp_path):
     """What the main agent reads about a sub-task whose endpoint, at `url` or a new one, sends these
