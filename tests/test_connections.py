@@ -201,6 +201,22 @@ def test_parallel_calls_keep_their_answers(endpoint):
             assert texts == [str(n) for n in range(8)]
 
 
+def test_a_request_leaves_in_one_write(monkeypatch):
+    """Two packets would wake the endpoint twice, and cost a switch between threads more."""
+    server = Scripted([A], [B])
+    sent, sendall = [], socket.socket.sendall
+    monkeypatch.setattr(
+        socket.socket, "sendall", lambda s, data: sent.append(data) or sendall(s, data)
+    )
+    with closing(server):
+        assert [by_requests(server.url, {"n": n}, "k", 5).content for n in (1, 2)] == [
+            b'"A"',
+            b'"B"',
+        ]
+    heads = [data.partition(END) for data in sent if data.startswith(b"POST")]
+    assert [body for _, _, body in heads] == [b'{"n": 1}', b'{"n": 2}']
+
+
 # ---- what the environment says -------------------------------------------------------------------
 
 

@@ -245,8 +245,10 @@ def test_calls_of_the_host_program_are_untouched_before_during_and_after(endpoin
 
 
 def test_a_run_inside_a_cassette_of_the_host_program_has_its_own_tape(run, tmp_path):
-    with vcr.use_cassette(str(tmp_path / "mine.yaml")):
+    run(out="before")  # its connections are kept
+    with vcr.use_cassette(str(tmp_path / "mine.yaml")) as cassette:
         assert [run(out=name).answer for name in ("first", "second")] == ["42"] * 2
+        assert len(cassette) > 0
     assert [replay(tmp_path / name).answer for name in ("first", "second")] == ["42"] * 2
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from orchestra.kernel.money import (
     DEFAULT_OUTPUT_TOKENS,
@@ -115,6 +116,7 @@ class Connections(HTTPAdapter):
     def get_connection_with_tls_context(self, *how: Any, **more: Any) -> Any:
         if self.pool is None:
             self.pool = super().get_connection_with_tls_context(*how, **more)
+        self.pool.ConnectionCls = in_one_write(type(self.pool).ConnectionCls)
         return self.pool
 
     def request_url(self, request: Any, proxies: Any) -> str:
@@ -124,6 +126,33 @@ class Connections(HTTPAdapter):
 
     def build_response(self, req: Any, resp: Any) -> Any:
         return resp
+
+
+@cache
+def in_one_write(connection: Any) -> Any:
+    """urllib3's connection, but the head of a request and its body leave in one write. Another
+    class, such as that of vcrpy in the host process, is left as it is.
+    """
+    if connection not in (HTTPConnection, HTTPSConnection):
+        return connection
+
+    class InOneWrite(connection):  # type: ignore[misc]
+        pieces: list[Any] | None = None
+
+        def request(self, *how: Any, **more: Any) -> None:
+            self.pieces = []
+            super().request(*how, **more)
+            data = b"".join(self.pieces)
+            self.pieces = None
+            self.send(data)
+
+        def send(self, data: Any) -> None:
+            if self.pieces is None:
+                super().send(data)
+            else:
+                self.pieces.append(data)
+
+    return InOneWrite
 
 
 @cache
