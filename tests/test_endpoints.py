@@ -265,3 +265,10 @@ def test_the_list_of_models_is_asked_through_the_proxy_of_chat(endpoint, tmp_pat
     assert called("?", *flags, at="http://llm.internal:8001/v1", **where).stdout == "42\n"
     assert paths == ["http://llm.internal:8001/v1/models"]
     assert proxy.paths == ["http://llm.internal:8001/v1/chat/completions"]
+
+
+@pytest.mark.parametrize("answer", [Raw(200, "<html>busy</html>"), {"choices": []}, Raw(200, '{"choices": [{"mess')])  # fmt: skip
+def test_an_answer_that_cannot_be_read_is_paid_once(answer, run):
+    """It was billed, and the next one may be alike; only what did not come is asked for again."""
+    run(delegate("look"), complete("42"), work=answer)
+    assert len(run.requests) == 3

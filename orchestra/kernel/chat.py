@@ -43,7 +43,7 @@ from orchestra.kernel.vocabulary import (
 )
 
 ATTEMPTS = 3  # of one call, besides those that meet a rate limit
-BUSY = {0, 408, 409, 429, *range(500, 600)}  # worth another attempt; 0: no HTTP status
+BUSY = {0, 408, 409, 429, *range(500, 600)}  # worth another attempt; 0: no response
 REFUSALS = {400, 404, 405, 422, 500, 501}  # sent for a field that is not supported
 # A refusal that no further attempt changes; llama.cpp and others send it with status 500.
 REFUSED_MEDIA = re.compile(
@@ -388,9 +388,8 @@ class Chat:
         # Redacted before it is cut: half a key is not found.
         why = json.loads(self.tape.redact(json.dumps(problem.why, ensure_ascii=False)))
         most_usd = bill.most_usd
-        return Failure(
-            problem.status, why[:WHY_CHARS], unanswered, problem.cause, most_usd
-        )
+        status = problem.status if problem.status >= 300 else 0  # of an error
+        return Failure(status, why[:WHY_CHARS], unanswered, problem.cause, most_usd)
 
 
 def key_of(backend: Backend) -> str:
@@ -411,7 +410,9 @@ def endpoint_error(backend: Backend, failure: Failure) -> EndpointError:
 
 @dataclass(frozen=True)
 class Problem:
-    """Why an attempt gave no answer. `billed`: it may be on the bill all the same."""
+    """Why an attempt gave no answer. `billed`: it may be on the bill all the same. `status` is 0
+    without a response.
+    """
 
     why: str
     status: int = 0
@@ -549,9 +550,8 @@ def _problem_in(data: Any, response: Response, why: str) -> Problem:
         error = choices[0].get("error")
     if not is_error and isinstance(data, dict) and error is None:
         short = " ".join(json.dumps(data, ensure_ascii=False)[:2000].split())
-        return Problem(
-            f"the answer has no choice: {short}", billed=True, cause="no_choice"
-        )
+        why = f"the answer has no choice: {short}"
+        return Problem(why, status, billed=True, cause="no_choice")
     if error is not None:
         code = _dict(error).get("code")
         why = " ".join(str(_dict(error).get("message") or error).split())
@@ -561,7 +561,7 @@ def _problem_in(data: Any, response: Response, why: str) -> Problem:
             status = code
             is_error = True
     if not is_error:
-        return Problem(why, billed=True)
+        return Problem(why, status, billed=True)
     return Problem(why or "no message", status, retry_after_s=response.retry_after_s)
 
 
