@@ -118,7 +118,7 @@ PEM_LABEL = r"[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 # text about keys.
 PRIVATE_KEY = re.compile(
     rf"-----BEGIN {PEM_LABEL}"
-    rf"(?:(?:[^-]|-(?!----))*+-----END {PEM_LABEL}|(?:(?:\s|\\[nr])+[\w+/=]{{16,}})*+)"
+    rf"(?:[^-]*(?:-(?!----)[^-]*)*-----END {PEM_LABEL}|(?:(?:\s|\\[nr])+[\w+/=]{{16,}})*)"
 )
 BASE64_LINE = re.compile(r"[\w+/=]{40}")
 
