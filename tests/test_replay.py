@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.kernel.folder import read_events
+from orchestra.kernel.folder import first_difference, read_events
 from orchestra_min import orchestrate
 from tests.conftest import Options, Price, pool_at
 from tests.program import (
@@ -151,3 +151,9 @@ def test_the_command_line_takes_the_number_of_threads_and_nothing_that_is_stored
     named = "--replay", recorded.run, *tool_of(recorded)
     assert called(*named, "--parallel", 3).stdout == "42\n"
     assert "--budget: is stored in" in line_of(called(*named, "--budget", 5))
+
+
+def test_a_difference_is_told_in_one_line():
+    recorded = {"event": "\n# x", "at": [1, 1, 0], "answer": "a\nb"}
+    told = first_difference([recorded], [{**recorded, "answer": "c"}])
+    assert told == r"# x at [1, 1, 0]: answer: recorded 'a\nb', now 'c'"

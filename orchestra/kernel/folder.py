@@ -411,7 +411,8 @@ def first_difference(recorded: Sequence[Event], again: Sequence[Event]) -> str:
         if names:
             name = names[0]
             values = f"recorded {old[name]!r}, now {new.get(name)!r}"
-            return f"{old['event']} at {old['at']}: {name}: {values}"
+            event = " ".join(str(old["event"]).split())
+            return f"{event} at {old['at']}: {name}: {values}"
     return (
         "" if len(before) == len(now) else f"{len(before)} events, and now {len(now)}"
     )
