@@ -5,6 +5,8 @@ tools/code_runner.py prints the value of the last expression of a Python program
 
 from __future__ import annotations
 
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ SHOWN_CHARS = 6900  # of the output; fits into a quotation
 # Runs the program on standard input, without null bytes, which an argument cannot hold.
 BASH = ["bash", "-c", r'exec bash -c "$(tr -d "\0")"']
 RUNNER = Path(__file__).with_name("code_runner.py")
+FENCE = re.compile(
+    r"(`{3,}|~{3,})[^`\n]*\n(.*?)\n?(?:\1[`~]*)?", re.S
+)  # around all of it
 Observed = dict[str, Any]  # the `observation` of a program, and whether it went `well`
 
 
@@ -27,12 +32,12 @@ def run(
     unsafe: bool = False,
     marked: bool = False,
 ) -> Observed:
-    """Run one program. `marked`: its output is marked as data, for a prompt."""
+    """Run one program, as it is meant. `marked`: its output is marked as data, for a prompt."""
     ran = sandbox.confined(
         command=BASH
         if code_type == "bash"
         else sandbox.python(RUNNER.read_text("utf-8")),
-        stdin=code.encode("utf-8", "replace"),
+        stdin=as_meant(code).encode("utf-8", "replace"),
         timeout_s=timeout_s,
         mounts=mounts,
         max_output_bytes=MAX_OUTPUT_BYTES,
@@ -42,6 +47,21 @@ def run(
     if marked:
         output = quoted(cut_in_the_middle(output, SHOWN_CHARS))
     return observed(output, ran.ended, ran.status, timeout_s)
+
+
+def as_meant(code: str) -> str:
+    """A program without the Markdown fence around it, Windows line ends and the indentation of all
+    of it.
+
+    >>> as_meant("```bash\\necho 42\\r\\n```"), as_meant("    if x:\\n        print(x)")
+    ('echo 42', 'if x:\\n    print(x)')
+    """
+    code = code.replace("\r\n", "\n")
+    fenced = FENCE.fullmatch(code.strip())
+    if fenced:
+        code = fenced[2]
+    is_indented = code.lstrip("\n")[:1] in (" ", "\t")
+    return textwrap.dedent(code) if is_indented else code
 
 
 def observed(output: str, ended: str, status: int, timeout_s: float) -> Observed:

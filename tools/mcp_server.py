@@ -28,6 +28,7 @@ from orchestra.tools.schemas import without_refs
 
 TIMEOUT_S = 60.0  # for an answer
 STARTS = 2  # in one run
+MAX_PAGES = 100  # of the list of its tools
 # Errors of an HTTP server that was restarted.
 LOST = ("Session terminated", "Session not found")
 NOTES = "tools/notes"
@@ -154,7 +155,12 @@ class Server:
     def _rows(self) -> list[Row]:
         page = self.ask("list_tools")
         found = list(page.tools)
+        cursors = set()
         while page.next_cursor:
+            if page.next_cursor in cursors or len(cursors) == MAX_PAGES:
+                problem = "its list of tools does not end: page after page, cursor"
+                raise ValueError(f"{problem} {page.next_cursor[:40]!r}")
+            cursors.add(page.next_cursor)
             page = self.ask("list_tools", cursor=page.next_cursor)
             found += page.tools
         kept = {"name", "description", "input_schema"}

@@ -39,6 +39,16 @@ def test_what_is_printed_and_the_value_of_the_last_expression_are_seen(text, see
     assert program(text) == seen
 
 
+@pytest.mark.parametrize(("text", "kind", "seen"), [
+    ("```python\nprint(6 * 7)\n```", "python", "42"), ("\n~~~py\r\n6 * 7\r\n~~~\r\n", "python", "42"), ("```python\n6 * 7", "python", "42"),
+    ("```bash\necho 42\n```", "bash", "42"), ("if true; then\r\n  echo 42\r\nfi\r\n", "bash", "42"), ("echo `echo 42`", "bash", "42"),
+    ("    x = 42\n    print(x)\n", "python", "42"), ("\tif true; then\n\t\techo 42\n\tfi", "bash", "42"),
+    ("x = \"\"\"\n```\n  a\n```\n\"\"\"\nprint(x)", "python", "```\n  a\n```"), ("````\nprint('```')\n````", "python", "```"),
+], ids=range(10))  # fmt: skip
+def test_a_program_runs_as_it_is_meant(text, kind, seen, program):
+    assert program(text, kind).strip() == seen
+
+
 def test_the_reason_of_a_failure_is_seen_behind_long_output(bench):
     text = "print('x\\n' * 9999)\nraise ValueError('the reason')"
     seen = bench().outcome("ExecuteCodeAction", code=text)

@@ -145,6 +145,13 @@ def test_all_pages_of_tools_are_read_and_a_name_that_is_taken_gets_a_prefix(usin
             server.call("look")
 
 
+@pytest.mark.parametrize("pages", [-1, 10**6])
+def test_a_list_of_tools_that_does_not_end_is_an_error(pages, using):
+    with pytest.raises(ConfigError, match="its list of tools does not end"):
+        with using(raw(pages=pages)):
+            pass
+
+
 def test_a_damaged_list_of_tools_is_one_line(using):
     with pytest.raises(ConfigError, match="its tools cannot be used .KeyError: 'input_schema'"):
         with using("server", listed={"server": [{"name": "look"}]}):
