@@ -30,7 +30,9 @@ def page_text(url: str, allow: Collection[str] = (), redact: Redact = str) -> st
     else:  # without a key, or internal: Jina must not learn of internal pages
         page = guard.fetch(url, allow)
         kind = _kind(page)
-        text, problem = readers.read(f"page.{kind}", page.content_type, body=page.body)
+        text, problem = readers.read(
+            f"page.{kind}", page.content_type, page.url, body=page.body
+        )
         if problem:
             section = "page_locked" if problem == "locked" else "page_unreadable"
             why = {"url": outside(page.url), "kind": kind}

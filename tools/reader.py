@@ -1,10 +1,10 @@
 """Prints a file of the task or a page of the web as text; runs in the sandbox, because neither is
 trusted.
 
-tools/readers.py starts it as `python -I -c <this file> NAME CUT_NOTE [CONTENT_TYPE]`. With a
-CONTENT_TYPE, a page is on standard input. trafilatura reads pages, markitdown documents, tables and
-slides, and pypdf reads PDF. An archive becomes a list of its files, and the texts of the first of
-them. Everything else is read as plain text. CUT_NOTE follows what is cut.
+tools/readers.py starts it as `python -I -c <this file> NAME CUT_NOTE [CONTENT_TYPE URL]`. With a
+CONTENT_TYPE, the page of the URL is on standard input. trafilatura reads pages, markitdown
+documents, tables and slides, and pypdf reads PDF. An archive becomes a list of its files, and the
+texts of the first of them. Everything else is read as plain text. CUT_NOTE follows what is cut.
 """
 
 import contextlib
@@ -34,6 +34,8 @@ PACKED = {
 }  # archives of parts that are no files of the user
 DOCUMENTS = {*PACKED, ".xls", *AS_PLAIN_TEXT}
 CUT = "\f"  # the end of a text that was not read to its end
+ENDINGS = {"st", "nd", "rd", "th", "er", "re", "e", "ème", "o", "a"}  # of a number
+SHORT = re.compile(r"[-+−]?\w+|\(.*\)")  # a superscript that needs no parentheses
 # exit statuses
 LOCKED = 4  # it opens with a password only
 NO_TEXT = 5
@@ -41,7 +43,9 @@ TOO_LARGE = 6
 NO_READER = 7  # the package that reads it is not installed
 
 
-def main(name: str, cut_note: str, content_type: str | None = None) -> None:
+def main(
+    name: str, cut_note: str, content_type: str | None = None, url: str = ""
+) -> None:
     # Parsers write warnings to standard error, which would be read as text of the file.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
@@ -50,7 +54,7 @@ def main(name: str, cut_note: str, content_type: str | None = None) -> None:
         if content_type is None:
             text = text_of(Path(name).read_bytes(), suffix)
         else:
-            text = page_text(sys.stdin.buffer.read(), suffix, content_type)
+            text = page_text(sys.stdin.buffer.read(), suffix, content_type, url)
     except MemoryError:
         sys.exit(TOO_LARGE)
     if len(text) > MAX_CHARS or text.endswith(CUT):
@@ -186,35 +190,63 @@ def plain_text(data: bytes) -> str:
 # ---- pages of the web ----------------------------------------------------------------------------
 
 
-def page_text(body: bytes, suffix: str, content_type: str) -> str:
+def page_text(body: bytes, suffix: str, content_type: str, url: str) -> str:
     if suffix == ".pdf":
         return pdf_text(body)
     text = decoded(body, content_type)
-    return html_text(text) if suffix == ".html" else text
+    return html_text(text, url) if suffix == ".html" else text
 
 
-def html_text(page: str) -> str:
+def html_text(page: str, url: str) -> str:
+    """The main text of a page as Markdown, with whole URLs and marked superscripts."""
     import trafilatura
-
-    found = extracted(page) or str(trafilatura.html2txt(page))
-    if found or not page.strip():
-        return found
-    # The page is over the limits of the parser, as with many unclosed tags.
     from lxml import html  # type: ignore[import-untyped]
 
-    parser = html.HTMLParser(huge_tree=True)
-    tree = html.document_fromstring(page, parser=parser)
-    return extracted(tree) or ""
+    if not page.strip():
+        return ""
+    tree = trafilatura.load_html(page)
+    if tree is None:  # the page is over the limits of the parser
+        parser = html.HTMLParser(huge_tree=True)
+        tree = html.document_fromstring(page, parser=parser)
+    tree.make_links_absolute(url, handle_failures="ignore")
+    mark_scripts(tree)
+    how = {"include_tables": True, "include_links": True, "favor_recall": True}
+    return trafilatura.extract(tree, **how) or str(trafilatura.html2txt(tree))
 
 
-def extracted(page: Any) -> str | None:
-    """The main text of a page or of its tree."""
-    import trafilatura
+def mark_scripts(tree: Any) -> None:
+    """Mark superscripts, and subscripts next to a digit, because they become ordinary text: 10^3 is
+    not 103.
+    """
+    for element in list(tree.iter("sup", "sub")):
+        text = " ".join(element.text_content().split())
+        before = text_before(element)[-1:].strip()
+        near = before + (element.tail or "")[:1]
+        if element.tag == "sup" and before and is_power(text, before):
+            text = f"^{text}" if SHORT.fullmatch(text) else f"^({text})"
+        if element.tag == "sub" and text and any(map(str.isdigit, near)):
+            text = f"_{text}"
+        for child in list(element):
+            element.remove(child)
+        element.text = text
 
-    text: str | None = trafilatura.extract(
-        page, include_tables=True, include_links=True, favor_recall=True
-    )
-    return text
+
+def is_power(text: str, before: str) -> bool:
+    """Whether a superscript after a character says more than it would as ordinary text. Endings
+    (19th, Mme), marks of notes ([1], *) and signs do not.
+    """
+    begins = text[:1].isalnum() or text[:1] in tuple("+-−(")
+    is_ending = before.isdigit() and text.lower() in ENDINGS
+    is_word = before.isalpha() and text.isalpha() and len(text) > 1
+    return begins and not is_ending and not is_word
+
+
+def text_before(element: Any) -> str:
+    """The text right before an element, in its parent."""
+    previous = element.getprevious()
+    if previous is not None:
+        return previous.tail or previous.text_content()
+    return (element.getparent().text or "") if element.getparent() is not None else ""
 
 
 def decoded(body: bytes, content_type: str) -> str:

@@ -21,17 +21,17 @@ PROBLEMS = {  # by the exit status of the reader
 
 def read(
     name: str,
-    *content_type: str,
+    *page: str,
     body: bytes = b"",
     media: Path | None = None,
     unsafe: bool = False,
 ) -> tuple[str, str]:
-    """(text, problem) of a file in `media`, or of a page with this `body`. The problem is
-    "", a word of PROBLEMS or "damaged". Where there is no sandbox, it is read in a process with
-    limits.
+    """(text, problem) of a file in `media`, or of a `page`, its content type and URL, with this
+    `body`. The problem is "", a word of PROBLEMS or "damaged". Where there is no sandbox, it is
+    read in a process with limits.
     """
     ran = sandbox.confined(
-        sandbox.python(READER, name, say("tools/notes", "part_cut"), *content_type),
+        sandbox.python(READER, name, say("tools/notes", "part_cut"), *page),
         body,
         READ_S,
         sandbox.Mounts(media=media),

@@ -9,7 +9,7 @@ import pypdf
 import pytest
 
 from orchestra.kernel.vocabulary import BudgetExceeded, ToolError
-from orchestra.tools import pages, reading
+from orchestra.tools import pages, reader, reading
 from tests.attacks import hostile
 from tests.conftest import Price, Purse
 from tests.scripted import Raw, last_text
@@ -111,6 +111,20 @@ def salty_pdf(pages=1, password=""):
 def test_a_page_of_each_kind_is_read_and_the_query_answered_from_it(trick, bench):
     seen, (prompt,) = open_page(bench, trick)
     assert "four crowns" in seen and "What does salt cost?" in prompt
+
+
+@pytest.mark.parametrize(("html", "text"), [
+    ("10<sup>3</sup> ships", "10^3 ships"), ("2<sup>10</sup>", "2^10"), ("10<sup>-3</sup> m", "10^-3 m"), ("x<sup>n+1</sup>.", "x^(n+1)."), ("x<sup>n</sup>", "x^n"),
+    ("2<sup><i>n</i></sup>", "2^n"), ("(a + b)<sup>2</sup>", "(a + b)^2"), ("e<sup>(x)</sup>", "e^(x)"), ("<b>10</b><sup>6</sup>", "^6"), ("5 km<sup>2</sup>", "5 km^2"),
+    ("the 19<sup>th</sup> century", "the 19th century"), ("M<sup>me</sup> Curie", "Mme Curie"), ("in 1850<sup>[3]</sup> it", "in 1850[3] it"),
+    ("in 1850<sup><a href='#n'>3</a></sup> it", "in 1850^3 it"), ("it*<sup>*</sup>", "it"), ("H<sub>2</sub>O is", "H2O is"), ("log<sub>2</sub>8", "log_28"),
+    ("101<sub>2</sub>", "101_2"), ("x<sub>i</sub>", "xi"), ("<sup>3</sup> at first", "3 at first"),
+    ("<a href='/a.pdf'>plan</a>", "[plan](http://h.example/a.pdf)"), ("<a href='b.html'>b</a>", "[b](http://h.example/d/b.html)"), ("<a href='?q=1'>q</a>", "[q](http://h.example/d/p?q=1)"),
+    ("<a href='//c.example/x'>c</a>", "[c](http://c.example/x)"), ("<a href='http://[bad'>z</a>", "z"),
+])  # fmt: skip
+def test_a_page_keeps_its_powers_and_its_links(html, text):
+    page = f"<html><body><article><h1>Harbour</h1>{SALT}<p>It was said: {html}, long ago.</p>{SALT}</article></body></html>"
+    assert text in reader.html_text(page, "http://h.example/d/p")
 
 
 @pytest.mark.parametrize(("chars", "parts", "told"), [(1000, 3, "Part 3 of 3"), (100, reading.MAX_PARTS, "only its first parts were read")])  # fmt: skip
