@@ -155,7 +155,7 @@ class Server:
     def _rows(self) -> list[Row]:
         page = self.ask("list_tools")
         found = list(page.tools)
-        cursors = set()
+        cursors: set[str] = set()
         while page.next_cursor:
             if page.next_cursor in cursors or len(cursors) == MAX_PAGES:
                 problem = "its list of tools does not end: page after page, cursor"

@@ -2,9 +2,9 @@
 trusted.
 
 tools/readers.py starts it as `python -I -c <this file> NAME CUT_NOTE [CONTENT_TYPE URL]`. With a
-CONTENT_TYPE, the page of the URL is on standard input. trafilatura reads pages, markitdown
-documents, tables and slides, and pypdf reads PDF. An archive becomes a list of its files, and the
-texts of the first of them. Everything else is read as plain text. CUT_NOTE follows what is cut.
+CONTENT_TYPE, the page of the URL is on standard input. trafilatura reads pages, openpyxl and xlrd
+sheets, pypdf reads PDF, and markitdown other documents. An archive becomes a list of its files, and
+the texts of the first of them. Everything else is read as plain text. CUT_NOTE follows what is cut.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ import resource
 import stat
 import sys
 import zipfile
+from collections.abc import Iterator
+from datetime import datetime, time, timedelta
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -33,9 +35,16 @@ PACKED = {
     ".epub",
 }  # archives of parts that are no files of the user
 DOCUMENTS = {*PACKED, ".xls", *AS_PLAIN_TEXT}
+PACKAGES = {
+    ".pdf": "pypdf",
+    ".xlsx": "openpyxl",
+    ".xls": "xlrd",
+}  # of others, markitdown
+ENCRYPTED = b"\xd0\xcf\x11\xe0"  # how an .xlsx with a password begins
 CUT = "\f"  # the end of a text that was not read to its end
 ENDINGS = {"st", "nd", "rd", "th", "er", "re", "e", "ème", "o", "a"}  # of a number
 SHORT = re.compile(r"[-+−]?\w+|\(.*\)")  # a superscript that needs no parentheses
+Sheets = Iterator[tuple[str, Iterator[list[str]]]]  # the name of each, and its rows
 # exit statuses
 LOCKED = 4  # it opens with a password only
 NO_TEXT = 5
@@ -70,6 +79,8 @@ def text_of(data: bytes, suffix: str, inside: bool = False) -> str:
         check_size(data)
     if suffix == ".pdf":
         return pdf_text(data)
+    if suffix in (".xlsx", ".xls"):
+        return workbook_text(data, suffix)
     if suffix in DOCUMENTS:
         return document_text(data, suffix)
     return plain_text(data)
@@ -80,10 +91,9 @@ def text_of(data: bytes, suffix: str, inside: bool = False) -> str:
 
 def can_read(suffix: str) -> bool:
     """Whether the package is installed that reads files with this suffix, if one is needed."""
-    if suffix == ".pdf":
-        return find_spec("pypdf") is not None
-    needs_markitdown = suffix in DOCUMENTS and suffix not in AS_PLAIN_TEXT
-    return not needs_markitdown or find_spec("markitdown") is not None
+    if suffix not in (*DOCUMENTS, ".pdf") or suffix in AS_PLAIN_TEXT:
+        return True
+    return find_spec(PACKAGES.get(suffix, "markitdown")) is not None
 
 
 def pdf_text(data: bytes) -> str:
@@ -115,6 +125,112 @@ def document_text(data: bytes, suffix: str) -> str:
     kind = StreamInfo(extension=suffix)
     found = reader.convert_stream(io.BytesIO(data), stream_info=kind)
     return str(found.markdown)
+
+
+# ---- sheets --------------------------------------------------------------------------------------
+
+
+def workbook_text(data: bytes, suffix: str) -> str:
+    """The sheets of a workbook as Markdown tables, with each cell as the file has it: a text stays
+    a text, and nothing is guessed.
+    """
+    if suffix == ".xlsx" and data.startswith(ENCRYPTED):
+        sys.exit(LOCKED)
+    try:
+        sheets = sheets_of_xlsx(data) if suffix == ".xlsx" else sheets_of_xls(data)
+        texts = []
+        for name, rows in sheets:
+            texts.append(f"## {name}\n{table_text(rows)}")
+            if sum(map(len, texts)) > MAX_CHARS:
+                return "\n\n".join(texts) + CUT
+    except ImportError:
+        sys.exit(NO_READER)
+    return "\n\n".join(texts)
+
+
+def sheets_of_xlsx(data: bytes) -> Sheets:
+    """A formula shows its stored value, or itself if none is stored."""
+    import openpyxl
+
+    values, formulas = (
+        openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=stored)
+        for stored in (True, False)
+    )
+    for sheet, other in zip(values.worksheets, formulas.worksheets, strict=True):
+        sheet.reset_dimensions()  # which may be wrong
+        other.reset_dimensions()
+        both = zip(sheet.iter_rows(), other.iter_rows(), strict=True)
+        yield sheet.title, (list(map(xlsx_cell, *pair)) for pair in both)
+
+
+def xlsx_cell(cell: Any, formula: Any) -> str:
+    if cell.value is None and formula.data_type == "f":
+        return str(getattr(formula.value, "text", formula.value))
+    return cell_text(cell.value, cell.number_format if cell.value is not None else "")
+
+
+def sheets_of_xls(data: bytes) -> Sheets:
+    import xlrd
+
+    book = xlrd.open_workbook(
+        file_contents=data, formatting_info=True, logfile=io.StringIO()
+    )
+
+    def text(cell: Any) -> str:
+        shown: Any = cell.value
+        if cell.ctype == xlrd.XL_CELL_DATE:
+            shown = xlrd.xldate.xldate_as_datetime(cell.value, book.datemode)
+            shown = shown.time() if cell.value < 1 else shown
+        elif cell.ctype == xlrd.XL_CELL_BOOLEAN:
+            shown = bool(cell.value)
+        elif cell.ctype == xlrd.XL_CELL_ERROR:
+            shown = xlrd.error_text_from_code[cell.value]
+        form = book.format_map[book.xf_list[cell.xf_index].format_key].format_str
+        return cell_text(shown, form)
+
+    for sheet in book.sheets():
+        yield sheet.name, (list(map(text, row)) for row in sheet.get_rows())
+
+
+def cell_text(value: Any, form: str) -> str:
+    """A value as the sheet shows it, as far as digits count. `form`: its number format."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, int | float):
+        if form.endswith("%"):
+            return f"{round(value * 100, 10):g}%"
+        whole = int(value) if value == int(value) else None
+        digits = len(form) if re.fullmatch("0+", form) else 0  # 00501
+        return repr(value) if whole is None else str(whole).zfill(digits)
+    if isinstance(value, datetime):
+        has_time = value.time() != time() or "h" in form.lower()
+        return value.isoformat(" ") if has_time else value.date().isoformat()
+    if isinstance(value, timedelta):
+        minutes, seconds = divmod(round(value.total_seconds()), 60)
+        return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+    text = str(value).replace("|", "\\|")
+    return "<br>".join(text.splitlines())
+
+
+def table_text(rows: Iterator[list[str]]) -> str:
+    """The rows as a Markdown table, the first one as its header, without empty cells at their ends
+    and empty rows at the end.
+    """
+    lines: list[str] = []
+    ended = size = 0  # where the last row that is not empty ends
+    for row in rows:
+        while row and not row[-1]:
+            row.pop()
+        lines.append(f"| {' | '.join(row)} |")
+        if len(lines) == 1:
+            lines.append(f"| {' | '.join(['---'] * max(1, len(row)))} |")
+        ended = len(lines) if row else ended
+        size += len(lines[-1])
+        if size > MAX_CHARS:
+            break
+    return "\n".join(lines[:ended])
 
 
 # ---- archives ------------------------------------------------------------------------------------
@@ -210,7 +326,7 @@ def html_text(page: str, url: str) -> str:
         tree = html.document_fromstring(page, parser=parser)
     tree.make_links_absolute(url, handle_failures="ignore")
     mark_scripts(tree)
-    how = {"include_tables": True, "include_links": True, "favor_recall": True}
+    how: Any = {"include_tables": True, "include_links": True, "favor_recall": True}
     return trafilatura.extract(tree, **how) or str(trafilatura.html2txt(tree))
 
 
@@ -245,8 +361,9 @@ def text_before(element: Any) -> str:
     """The text right before an element, in its parent."""
     previous = element.getprevious()
     if previous is not None:
-        return previous.tail or previous.text_content()
-    return (element.getparent().text or "") if element.getparent() is not None else ""
+        return str(previous.tail or previous.text_content())
+    parent = element.getparent()
+    return "" if parent is None else str(parent.text or "")
 
 
 def decoded(body: bytes, content_type: str) -> str:

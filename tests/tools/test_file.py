@@ -1,16 +1,19 @@
 """ReadFileAction: tables, documents, code and archives as text, read in the sandbox."""
 
 import io
+import random
+import re
 import stat
 import struct
 import zipfile
+from datetime import date, datetime, time, timedelta
 from importlib.util import find_spec
 
 import pypdf
 import pytest
 
 from orchestra.kernel.vocabulary import ToolError
-from orchestra.tools import readers, sandbox
+from orchestra.tools import reader, readers, sandbox
 from tests.conftest import needs_sandbox
 from tests.scripted import last_text
 
@@ -144,6 +147,33 @@ def pdf(password=""):
 ])  # fmt: skip
 def test_documents_are_read_as_text(name, make, shown, reading):
     assert shown in reading(name, make()).read()
+
+
+CELLS = [  # of a sheet, and as they must be read
+    ("NA", "NA"), ("NULL", "NULL"), ("nan", "nan"), ("00501", "00501"), ("1.10", "1.10"), ("1E5", "1E5"), ("+420123456789", "+420123456789"), ("TRUE", "TRUE"), ("-", "-"), ("3/4", "3/4"),
+    ("2025-03-01", "2025-03-01"), (12, "12"), (0, "0"), (-7, "-7"), (1.1, "1.1"), (0.1 + 0.2, "0.3"), (1e20, "100000000000000000000"), (True, "TRUE"), (False, "FALSE"), (None, ""),
+    (date(2025, 3, 1), "2025-03-01"), (datetime(2025, 3, 1, 7, 49), "2025-03-01 07:49:00"), (time(7, 49), "07:49:00"), (timedelta(hours=30), "30:00:00"),
+    ("a|b", r"a\|b"), ("a\nb", "a<br>b"), ("žluť", "žluť"), ("=A1", "=A1"), ("#N/A", "#N/A"), ((0.125, "0.0%"), "12.5%"), ((501, "00000"), "00501"), ((1234.5, "$#,##0.00"), "1234.5"),
+]  # fmt: skip
+
+
+def test_every_cell_of_a_sheet_is_read_as_it_stands_there():
+    openpyxl = pytest.importorskip("openpyxl")
+    draw = random.Random(12)
+    for _ in range(40):
+        book, data = openpyxl.Workbook(), io.BytesIO()
+        width, height = draw.randint(1, 9), draw.randint(1, 6)
+        rows = [draw.choices(CELLS, k=width) for _ in range(height)] + [[("end", "end")] * width]
+        for y, row in enumerate(rows, 1):
+            for x, (value, _) in enumerate(row, 1):
+                value, form = value if isinstance(value, tuple) else (value, None)
+                cell = book.active.cell(y, x, value)
+                cell.number_format = form or cell.number_format
+        book.save(data)
+        title, head, _, *lines = reader.workbook_text(data.getvalue(), ".xlsx").splitlines()
+        assert title == "## Sheet"
+        shown = [" | ".join(text for _, text in row) for row in rows]
+        assert [head, *lines] == [f"| {re.sub(r'[ |]*$', '', text)} |" for text in shown]
 
 
 def test_a_pdf_is_read_as_text_and_one_with_a_password_is_not(reading):
