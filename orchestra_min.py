@@ -600,7 +600,7 @@ def orchestrate(
     manifest = begin(folder, manifest, files, redact)
     try:
         parts = parts_of(manifest, folder, listeners=tuple(listeners), **given)
-    except Exception:
+    except BaseException:
         shutil.rmtree(folder)  # a mistake of the user leaves no folder
         raise
     return run(parts, folder, manifest, "record", cancelled=cancelled)

@@ -272,3 +272,25 @@ def test_retry_after_is_seconds_or_a_date(header, seconds):
 def test_retry_after_as_a_date_is_the_time_until_then():
     then = datetime.now(UTC) + timedelta(seconds=90)
     assert 80 < retry_after_s(format_datetime(then, usegmt=True)) <= 90
+
+
+def test_a_request_may_take_as_long_as_the_call_to_be_sent(monkeypatch):
+    """Not as long as a connection alone."""
+    monkeypatch.setattr(chat, "CONNECT_S", 0.3)
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def read_slowly():
+        connected, _ = listening.accept()
+        left = 24 << 20
+        while left > 0:
+            left -= len(connected.recv(1 << 18))
+            time.sleep(0.01)
+        connected.sendall(A)
+
+    thread = threading.Thread(target=read_slowly, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+    began_s = time.monotonic()
+    assert by_requests(url, {"x": "x" * (24 << 20)}, "key", 20).content == b'"A"'
+    assert time.monotonic() - began_s > 0.3
+    listening.close()

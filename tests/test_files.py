@@ -160,7 +160,7 @@ def test_methods_whose_agents_read_text_read_it_first(method, table, endpoint):
 
 
 @pytest.mark.parametrize(("name", "content", "problem"), [
-    ("huge.csv", 65 << 20, "--file huge.csv: 65 MiB is over the limit of 64 MiB"), ("gone.csv", None, "cannot be read"), ("broken.png", b"x", "--image broken.png: not a media file"),
+    ("huge.csv", 65 << 20, "--file huge.csv: 65 MiB is over the limit of 64 MiB"), ("gone.csv", None, "cannot be read"), ("broken.png", b"x", "--file broken.png: not a media file"),
 ])  # fmt: skip
 def test_a_file_that_cannot_be_used_is_one_line_before_anything_is_paid(
     name, content, problem, table, endpoint

@@ -271,6 +271,14 @@ def test_words_after_the_question_are_files(words, question, files, endpoint):
     assert (manifest.question, [name for _, name, _ in manifest.media]) == (question, files)
 
 
+@pytest.mark.parametrize(
+    "words", [["What is it? " * 30], ["x" * 300, "what is it?"], ["What", "is", "y" * 300]]
+)
+def test_a_question_may_be_longer_than_a_name_of_a_file(words, endpoint):
+    done = called(*words, at=endpoint(lambda request: complete("42")).url)
+    assert done.stdout == "42\n" or "there is no such file" in done.stderr
+
+
 @pytest.mark.parametrize(("words", "told"), [
     (["runs"], "no such folder"), (["replay", "RUN"], "RUN is not a run folder"), (["resume", "RUN"], "RUN is not a run folder"), (["replay"], "name a run"),
     (["reprot", "RUN"], "did you mean report?"), (["Replay", "it"], "did you mean replay?"), (["hlep"], "did you mean help?"), (["evaluate-run"], "not a command"),

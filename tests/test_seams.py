@@ -5,6 +5,7 @@ written.
 import json
 import re
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,9 +173,27 @@ def test_an_option_of_a_method_is_read_once(endpoint, in_an_empty_folder):
     assert "--option percent: could not convert" in wrong.stderr
 
 
-def test_a_method_that_cannot_be_made_leaves_no_folder(run, tmp_path):
-    with pytest.raises(TypeError):
-        run(method=lambda: None)
+@pytest.mark.parametrize("name", ["unsafe_code", "parallel", "patience_s", "rounds", "budget"])
+def test_an_option_of_a_method_has_no_name_of_the_programs(name, endpoint, in_an_empty_folder):
+    Path("percent.py").write_text(PERCENT.replace('"percent":', f'"{name}":'))
+    flags = ["--method", "percent.py:Percent", "--option", f"{name}=1", "--out", "run"]
+    done = called("?", *flags, "--model", "m", at=endpoint("").url)
+    assert f"cannot have the name {name}" in done.stderr and not Path("run").exists()
+
+
+def test_a_resume_refuses_an_option_that_the_run_has(endpoint, in_an_empty_folder):
+    Path("percent.py").write_text(PERCENT)
+    named = ["--method", "percent.py:Percent"]
+    url = endpoint("").url
+    called("?", *named, "--option", "percent=5", "--out", "run", "--model", "m", at=url)
+    done = called("resume", "run", *named, "--option", "percent=7", at=url)
+    assert "--option percent: is stored in run" in done.stderr and done.returncode == 2
+
+
+@pytest.mark.parametrize("made", [lambda: None, lambda *parts: sys.exit("bye")])
+def test_a_method_that_cannot_be_made_leaves_no_folder(made, run, tmp_path):
+    with pytest.raises((TypeError, SystemExit)):
+        run(method=made)
     assert list(tmp_path.iterdir()) == []
 
 

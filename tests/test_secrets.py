@@ -198,6 +198,16 @@ def test_a_megabyte_of_odd_text_takes_no_time(piece, secrets):
     assert time.process_time() - start < 6  # mostly 0.02 s, at most 1.4
 
 
+HEADERS = "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00AA\n\n"
+
+
+@pytest.mark.parametrize("head", [HEADERS, "Version: GnuPG v2\n\n", "Comment: of mine\n"])
+@pytest.mark.parametrize("written", [str, lambda key: json.dumps(key)[1:-1], lambda key: key.replace("\n", "\n> "), lambda key: key.replace("\n", "<br>")])  # fmt: skip
+def test_a_private_key_with_headers_is_redacted_without_its_end_too(head, written, secrets):
+    cut = pem("RSA ", f"{head}{LINES}", end="").replace("Ab+/cd==\n", "").rstrip()
+    assert secrets.text(f"It is {written(cut)}!") == f"It is {REDACTED}!"
+
+
 def test_json_stays_json(secrets):
     begin, end = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"
     row = {

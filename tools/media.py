@@ -66,7 +66,7 @@ def _checked(modality: Any, path: Path) -> tuple[Modality, Path]:
     modality, kinds = _recognised(modality, path)
     problem = _problem(modality, path, size, kinds)
     if problem:
-        raise ConfigError(f"--{modality} {path}: {problem}")
+        raise ConfigError(f"--file {path}: {problem}")
     return modality, path
 
 

@@ -61,6 +61,7 @@ def main(words: Sequence[str]) -> int:
         if isinstance(error, RuntimeError) and "start new thread" in str(error):
             return command.stopped(error)
         error.add_note(command.way_on())
+        command.put_row(error)
         raise
 
 
@@ -119,12 +120,9 @@ class Command:
 
     def stopped(self, error: BaseException) -> int:
         """Print what ended the command, and how to go on. Returns the exit code."""
-        from orchestra.command.way_on import advice_on, row_of_error
+        from orchestra.command.way_on import advice_on
 
-        row = row_of_error(error, self.folder)
-        if "--json" in self.words:
-            with suppress(OSError):  # it may be the error
-                put(self.redact(json.dumps(row)))
+        row = self.put_row(error)
         if row["calls"] and "--quiet" not in self.words:
             tell(f"{terminal.figures(row)}, {self.folder}")
         is_final = isinstance(error, ConfigError | TapeMiss)  # another try ends alike
@@ -135,6 +133,16 @@ class Command:
         line = terminal.printable(self.redact(row["why"]), kept)
         tell(f"{PROGRAM}: {line}{way_on and f'; {way_on}'}")
         return flags.exit_code(error)
+
+    def put_row(self, error: BaseException) -> dict[str, Any]:
+        """The row of a run that an error ended, which --json prints."""
+        from orchestra.command.way_on import row_of_error
+
+        row = row_of_error(error, self.folder)
+        if "--json" in self.words:
+            with suppress(OSError):  # it may be the error
+                put(self.redact(json.dumps(row)))
+        return row
 
     def way_on(self) -> str:
         """How to continue the run; "" if there is none."""

@@ -261,7 +261,7 @@ def read(
     a = p.parse_intermixed_args(list(words))
     vars(a).setdefault("words", [])
     a.given = set(vars(a)) - {"words"}
-    missing = {name: None for name in _names() if name not in a.given}
+    missing = {name: None for name in names() if name not in a.given}
     a.set = {OPTIONS[name]: vars(a)[name] for name in OPTIONS if name in a.given}
     for name, value in missing.items():
         setattr(a, name, value)
@@ -272,7 +272,7 @@ def read(
     return a
 
 
-def _names() -> list[str]:
+def names() -> list[str]:
     rows = [row for group in (*GROUPS.values(), OF_A_FORK) for row in group]
     return [flag.replace("-", "_") for flag, *_ in rows]
 

@@ -89,6 +89,8 @@ def _resume(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
         raise ConfigError(f"{folder}: the run may run code; {sandbox_missing()}")
     given |= changes(a, folder, stored, resolve, given)
     own = words.own_options(stored.options, a.option)
+    for name in own.keys() - {"patience_s"}:
+        raise ConfigError(f"--option {name}: is stored in {folder}; leave it out")
     times = {name: {**a.set, **own}.get(name) for name in ("timeout_s", "patience_s")}
     set_again = {name: value for name, value in times.items() if value is not None}
     options = replace(stored.options, **set_again)

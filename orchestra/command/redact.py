@@ -114,11 +114,14 @@ PATTERNS = "|".join(pattern.strip() for pattern in VENDORS.values())
 KEY = re.compile(rf"(?<![A-Za-z0-9])(?:{PATTERNS})", re.A)
 
 PEM_LABEL = r"[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-# Up to its end; without an end, for as long as lines of base64 follow. A header without a key is a
-# text about keys.
+# Up to its end; without an end, for as long as lines of base64 follow, after headers such as
+# "Proc-Type: 4,ENCRYPTED". A header without a key is a text about keys.
+PEM_BREAK = r"(?:\s|\\[nr]|<br>|>)+"
+PEM_HEADERS = rf"(?:{PEM_BREAK}[A-Z][\w-]{{2,20}}: [^\n\\<]{{1,80}})*"
 PRIVATE_KEY = re.compile(
     rf"-----BEGIN {PEM_LABEL}"
-    rf"(?:[^-]*(?:-(?!----)[^-]*)*-----END {PEM_LABEL}|(?:(?:\s|\\[nr])+[\w+/=]{{16,}})*)"
+    rf"(?:[^-]*(?:-(?!----)[^-]*)*-----END {PEM_LABEL}"
+    rf"|{PEM_HEADERS}(?:{PEM_BREAK}[\w+/=]{{16,}})*)"
 )
 BASE64_LINE = re.compile(r"[\w+/=]{40}")
 

@@ -40,19 +40,17 @@ def read_question(a: argparse.Namespace, commands: Sequence[str]) -> None:
                 'the question is missing: orchestra-min "..." FILE, or make demo'
             )
         _check_first_word(words, commands)
-        is_quoted = len(words[0].split()) > 1 or all(
-            Path(w).is_file() for w in words[1:]
-        )
+        is_quoted = len(words[0].split()) > 1 or all(_is_file(w) for w in words[1:])
         if is_quoted:
             a.question = words.pop(0)
         else:
-            while len(words) > 1 and Path(words[-1]).is_file():
+            while len(words) > 1 and _is_file(words[-1]):
                 files.insert(0, words.pop())
             _check_no_file(words)
             a.question = " ".join(words)
             words = []
     for word in words:
-        if not Path(word).is_file():
+        if not _is_file(word):
             advice = "put the whole question into one pair of quotes"
             raise ConfigError(f"{word}: there is no such file; or, {advice}")
     a.files = [(kind, path) if kind else path for kind, path in a.file]
@@ -63,10 +61,17 @@ def read_question(a: argparse.Namespace, commands: Sequence[str]) -> None:
         raise ConfigError("the question is empty; give it a text")
 
 
+def _is_file(word: str) -> bool:
+    try:
+        return Path(word).is_file()
+    except OSError:  # a question may be longer than any name
+        return False
+
+
 def _check_first_word(words: Sequence[str], commands: Sequence[str]) -> None:
     """Raises ConfigError for a first word that may be a command or a file, or is alone."""
     first = words[0]
-    if Path(first).is_file():
+    if _is_file(first):
         quoted = shlex.quote(first)
         raise ConfigError(
             f'{first} is a file; the question comes first: orchestra-min "..." {quoted}'
@@ -140,6 +145,12 @@ def own_options(options: Options, words: Sequence[str]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     declared = _declared(options) if words else {}
+    for name in declared:
+        if name in (*OWN_OPTIONS, *Options().row(), *flags.names()):
+            problem = (
+                f"its option cannot have the name {name}, which is one of the program's"
+            )
+            raise ConfigError(f"--method {options.method}: {problem}")
     known: Mapping[str, flags.Read] = {**OWN_OPTIONS, **declared}
     for word in words:
         name, equals, text = word.partition("=")
@@ -152,10 +163,10 @@ def own_options(options: Options, words: Sequence[str]) -> dict[str, Any]:
                 text = Path(text[1:]).read_text(encoding="utf-8-sig")
             value = known[name](text)
             found[name] = text if name in declared else value
-        except (ValueError, argparse.ArgumentTypeError) as error:
-            raise ConfigError(f"--option {name}: {error}") from None
         except OSError as error:
             raise ConfigError(f"--option {name}={text}: {error.strerror}") from None
+        except Exception as error:  # of the method's own function
+            raise ConfigError(f"--option {name}: {error!s}") from None
     return found
 
 

@@ -67,6 +67,8 @@ NEVER_SENT = (
     "SSLError",
     "ProxyError",
     "Invalid",
+    "CA certificate",
+    "UnicodeEncodeError",
 )
 Body = dict[str, Any]
 
@@ -130,14 +132,23 @@ class Connections(HTTPAdapter):
 
 @cache
 def in_one_write(connection: Any) -> Any:
-    """urllib3's connection, but the head of a request and its body leave in one write. Another
-    class, such as that of vcrpy in the host process, is left as it is.
+    """urllib3's connection, but the head of a request and its body leave in one write, within the
+    time limit of the call. Another class, such as vcrpy's in the host process, is left as it is.
     """
     if connection not in (HTTPConnection, HTTPSConnection):
         return connection
 
     class InOneWrite(connection):  # type: ignore[misc]
         pieces: list[Any] | None = None
+        timeout: Any
+
+        def connect(self) -> None:
+            """In at most CONNECT_S; to send the request may take longer."""
+            whole_s = self.timeout
+            self.timeout = min(CONNECT_S, whole_s)
+            super().connect()
+            self.timeout = whole_s
+            self.sock.settimeout(whole_s)
 
         def request(self, *how: Any, **more: Any) -> None:
             self.pieces = []
@@ -198,7 +209,7 @@ def deliver(
         response: Any = connections.get_adapter(url).send(
             prepare(),
             stream=True,
-            timeout=(min(CONNECT_S, timeout_s), timeout_s),
+            timeout=timeout_s,
             verify=connections.verify or False,
             proxies=connections.proxies,
         )

@@ -22,7 +22,7 @@ from orchestra.kernel.vocabulary import Backend, BudgetExceeded, Messages
 ROUNDING = 1 + 1e-9  # shares, as floats, may add up to a little more than the whole
 LEAST_OUTPUT_TOKENS = 64  # a call is not started if the purse cannot pay for these
 DEFAULT_OUTPUT_TOKENS = 4096  # sent only under a budget
-MAX_TOKENS = 1 << 40  # no plausible count is larger
+MAX_TOKENS = 1 << 30  # no plausible count is larger
 MAX_USD = 1e6  # nor a cost
 DECISION_TOKENS = 6000, 500  # of one decision of the main agent: read, written
 
