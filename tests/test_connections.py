@@ -282,10 +282,11 @@ def test_a_request_may_take_as_long_as_the_call_to_be_sent(monkeypatch):
     def read_slowly():
         connected, _ = listening.accept()
         left = 24 << 20
-        while left > 0:
-            left -= len(connected.recv(1 << 18))
-            time.sleep(0.01)
-        connected.sendall(A)
+        with connected:
+            while left > 0:
+                left -= len(connected.recv(1 << 18))
+                time.sleep(0.01)
+            connected.sendall(A)
 
     thread = threading.Thread(target=read_slowly, daemon=True)
     thread.start()

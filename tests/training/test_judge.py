@@ -86,7 +86,7 @@ def test_an_odd_reply_is_told_back_and_asked_again(judge):
 
 
 @pytest.mark.parametrize(("answer", "requests"), [
-    (lambda: "?", 3), (lambda: Raw(400, {"error": {"message": "content filter"}}), 2), (lambda: Raw(200, {"choices": []}), 4),
+    (lambda: "?", 3), (lambda: Raw(400, {"error": {"message": "content filter"}}), 2), (lambda: Raw(200, {"choices": []}), 2),
     (lambda: time.sleep(0.6), 4),  # Chat tries three times
 ])  # fmt: skip
 def test_a_text_that_gets_no_scores_drops_its_sample_alone(judge, answer, requests):
