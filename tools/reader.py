@@ -1,14 +1,16 @@
 """Prints a file of the task or a page of the web as text; runs in the sandbox, because neither is
 trusted.
 
-tools/readers.py starts it as `python -I -c <this file> NAME CUT_NOTE [CONTENT_TYPE URL]`. With a
+tools/readers.py starts it as `python -I -c <this file> NAME NOTES [CONTENT_TYPE URL]`. With a
 CONTENT_TYPE, the page of the URL is on standard input. trafilatura reads pages, openpyxl and xlrd
 sheets, pypdf reads PDF, and markitdown other documents. An archive becomes a list of its files, and
-the texts of the first of them. Everything else is read as plain text. CUT_NOTE follows what is cut.
+the texts of the first of them. Everything else is read as plain text. NOTES are the sentences for a
+model, as JSON.
 """
 
 import contextlib
 import io
+import json
 import os
 import re
 import resource
@@ -26,6 +28,7 @@ MAX_MEMBERS = 200  # of an archive: those that are listed
 MAX_UNPACKED_BYTES = 256 << 20  # of an archive or a document, which is one too
 MAX_MEMBER_BYTES = 16 << 20
 MAX_PAGES = 300
+GUESS_BYTES = 1 << 20  # of a text, which its encoding is guessed from
 MAX_MEMORY_BYTES = 2 << 30  # the sandbox has the same limit
 AS_PLAIN_TEXT = {".html", ".htm", ".ipynb"}  # where markitdown is not installed
 PACKED = {
@@ -45,6 +48,8 @@ CUT = "\f"  # the end of a text that was not read to its end
 ENDINGS = {"st", "nd", "rd", "th", "er", "re", "e", "ème", "o", "a"}  # of a number
 SHORT = re.compile(r"[-+−]?\w+|\(.*\)")  # a superscript that needs no parentheses
 Sheets = Iterator[tuple[str, Iterator[list[str]]]]  # the name of each, and its rows
+NOTES = {"cut": "", "guessed": ""}  # ${encoding} in the second one
+XML_ENCODING = re.compile(rb"<\?xml[^>]*\sencoding=[\"']([\w.-]+)")
 # exit statuses
 LOCKED = 4  # it opens with a password only
 NO_TEXT = 5
@@ -52,13 +57,12 @@ TOO_LARGE = 6
 NO_READER = 7  # the package that reads it is not installed
 
 
-def main(
-    name: str, cut_note: str, content_type: str | None = None, url: str = ""
-) -> None:
+def main(name: str, notes: str, content_type: str | None = None, url: str = "") -> None:
     # Parsers write warnings to standard error, which would be read as text of the file.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     suffix = Path(name).suffix.lower()
+    NOTES.update(json.loads(notes))
     try:
         if content_type is None:
             text = text_of(Path(name).read_bytes(), suffix)
@@ -67,7 +71,7 @@ def main(
     except MemoryError:
         sys.exit(TOO_LARGE)
     if len(text) > MAX_CHARS or text.endswith(CUT):
-        text = f"{text[:MAX_CHARS].removesuffix(CUT)}\n{cut_note}"
+        text = f"{text[:MAX_CHARS].removesuffix(CUT)}\n{NOTES['cut']}"
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
 
 
@@ -290,17 +294,27 @@ def member_text(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
 
 
 def plain_text(data: bytes) -> str:
-    """UTF-8 where it is valid, UTF-16 with its mark, else Windows-1252. Ends the program for bytes
-    that are no text.
+    """UTF-16 with its mark, the encoding that an XML file declares, UTF-8 where it is valid, else
+    the one that chardet guesses, which is said. Ends the program for bytes that are no text.
     """
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace")
     if b"\0" in data:
         sys.exit(NO_TEXT)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode("cp1252", "replace")
+    declared = XML_ENCODING.match(data)
+    names = ["utf-8-sig"]
+    if declared and not declared[1].lower().startswith(b"utf"):
+        names.insert(0, declared[1].decode())
+    for name in names:
+        with contextlib.suppress(UnicodeDecodeError, LookupError):
+            return data.decode(name)
+    guessed = "cp1252"
+    with contextlib.suppress(ImportError):
+        import chardet
+
+        guessed = chardet.detect(data[:GUESS_BYTES])["encoding"] or guessed
+    note = NOTES["guessed"].replace("${encoding}", guessed)
+    return f"{note}\n{data.decode(guessed, 'replace')}"
 
 
 # ---- pages of the web ----------------------------------------------------------------------------

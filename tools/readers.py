@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from orchestra.kernel.prompts import say
 from orchestra.tools import reader, sandbox
 
 READER = Path(reader.__file__).read_text(encoding="utf-8")
+NOTES = {
+    "cut": say("tools/notes", "part_cut"),
+    "guessed": say("tools/notes", "encoding_guessed", encoding="${encoding}"),
+}
 READ_S = 60.0
 MAX_TEXT_BYTES = 2_000_000
 PROBLEMS = {  # by the exit status of the reader
@@ -31,7 +36,7 @@ def read(
     read in a process with limits.
     """
     ran = sandbox.confined(
-        sandbox.python(READER, name, say("tools/notes", "part_cut"), *page),
+        sandbox.python(READER, name, json.dumps(NOTES), *page),
         body,
         READ_S,
         sandbox.Mounts(media=media),

@@ -190,6 +190,26 @@ def test_a_file_without_text_is_an_observation_that_names_it(name, content, prob
         reading(name, content).read()
 
 
+TOWNS = "město;počet\nPlzeň;175 219\nČeské Budějovice;94 229\nÚstí nad Labem;91 963\n"
+
+
+@pytest.mark.parametrize(("encoding", "text"), [
+    ("cp1250", TOWNS), ("iso8859-2", f"{TOWNS}Šumperk;1\n"), ("cp1252", "ville;été\nOrléans;114 286\nBesançon;116 676\n“quoted” – dash\n"), ("cp1251", "город;число\nМосква;12\nСанкт-Петербург;5\n"),
+    ("koi8-r", "город;число\nМосква;12\nСанкт-Петербург;5\n"), ("shift_jis", "都市,人口\n東京,13960000\n大阪,2690000\n"), ("gb18030", "城市,人口\n北京,21540000\n上海,24870000\n"),
+    ("cp1253", "πόλη;αριθμός\nΑθήνα;3\n"),
+])  # fmt: skip
+def test_a_text_in_another_encoding_is_read_and_the_guess_is_said(encoding, text, reading):
+    pytest.importorskip("chardet", reason="needs chardet (pip install '.[files]')")
+    seen = reading("a.csv", text.encode(encoding)).read()
+    assert text.strip() in seen and "the encoding of this file is a guess" in seen
+
+
+def test_an_xml_file_is_read_as_it_declares(reading):
+    text = '<?xml version="1.0" encoding="windows-1250"?>\n<t>žluťoučký kůň</t>'
+    seen = reading("a.xml", text.encode("cp1250")).read()
+    assert "žluťoučký kůň" in seen and "guess" not in seen
+
+
 # ---- archives ------------------------------------------------------------------------------------
 
 
