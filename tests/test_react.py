@@ -86,6 +86,8 @@ def test_finish_reports_status_answer_and_summary(sub_agent):
 @pytest.mark.parametrize("reply, status, answer", [
     ('{"action": "finish", "result": "42", "status": "partial", "memory": "I looked"}', "partial", "42"),
     (json.dumps({"action": "finish", "params": json.dumps({"result": "42", "status": "partial"})}), "partial", "42"),
+    ('{"action": "finish", "action_input": {"result": "42", "status": "partial"}}', "partial", "42"), ('{"action": "finish", "arguments": "{\\"result\\": \\"42\\"}"}', "done", "42"),
+    ('{"action": "finish", "action_input": "1.10"}', "done", "1.10"), (finish("", "done", "it is 42"), "done", ""),
     (finish(0), "done", "0"), (finish(False), "done", "false"), (finish(["a"]), "done", '["a"]'),
     (finish("x", "Blocked"), "blocked", "x"), (finish("x", "failed"), "partial", "x"),
 ])  # fmt: skip
@@ -166,7 +168,7 @@ def echo_with(params):
     (act("EchoAction", text="a", times="many"), "times: Input should be a valid integer"),
     (act("EchoAction", text=["a"]), "It takes: text: string, times: integer = 1"),
     (act("EchoAction", text=None), "text: Field required"),
-    (echo_with("text"), "text: Field required"),
+    (echo_with("text"), "text: Field required"), (finish("", "done", ""), '"result" is empty'), ('{"action": "finish"}', '"result" is empty'),
     (cut_off("I am thinking and thinking"), "cut off at its length limit"),
     *((text, "holds no JSON object") for text in ("It is green.", "", '{"tool": "EchoAction"}')),
 ])  # fmt: skip

@@ -206,12 +206,20 @@ class React:
         return action
 
     def check(self, job: Job, offer: Offer, action: Action) -> None:
-        """Raises ModelMistake for an action that is not offered."""
+        """Raises ModelMistake for an action that is not offered, and for a report that says "done"
+        and nothing else.
+        """
         name = action.name
         known = [*(tool.name for tool in offer.tools), FINISH]
         if name not in known:
             rule = "unassigned_tool" if name in job.tools else "bad_action"
             raise ModelMistake(rule, action=name, tool=name, known=", ".join(known))
+        report = action.report
+        is_empty = not as_text(report.get("result")) and not as_text(
+            report.get("summary")
+        )
+        if name == FINISH and is_empty and status_of(report) == "done":
+            raise ModelMistake("no_result")
 
     def finished(self, job: Job, action: Action) -> Result:
         """z, as the sub-agent reports it."""
@@ -277,6 +285,8 @@ def _read(job: Job, reply: Reply) -> Action:
     fields = find_action(reply.text, reply.cut)
     name = as_text(fields["action"])
     params = fields.get("params")
+    if name == FINISH and isinstance(params, str) and params.strip():
+        params = {"result": params}
     if not isinstance(params, dict):
         names = (
             job.tools[name].inputs.get("properties", ())

@@ -26,6 +26,7 @@ OBJECT_START = re.compile(r"\{\s*[\"}]")  # of JSON, not of LaTeX
 LATEX = re.compile(
     r"(?<!\\)((?:\\\\)*)\\(?=[bf][a-z])"
 )  # of \frac, which is not \f of JSON
+PARAMS = "action_input", "arguments", "parameters", "args"  # other keys of the params
 JsonSchema = dict[str, Any]
 TEXT: JsonSchema = {"type": "string"}
 
@@ -120,6 +121,9 @@ def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
         if "action" not in value and "name" in value and is_call:
             params = value.get("arguments", value.get("parameters"))
             value = {"action": value["name"], "params": params}
+        if "action" in value and "params" not in value:
+            given = next((value[key] for key in PARAMS if key in value), None)
+            value = value if given is None else {**value, "params": given}
         if isinstance(value.get("params"), str):
             value = {**value, "params": _decoded(value["params"])}
         if "action" in value and shallow(value):
@@ -128,7 +132,7 @@ def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _decoded(params: str) -> Any:
-    """Params that are a JSON string, even if it was encoded twice."""
+    """Params that are a JSON string, even if it was encoded twice; any other text stays as it is."""
     value: Any = params
     for _ in range(2):
         if isinstance(value, str):
@@ -136,7 +140,7 @@ def _decoded(params: str) -> Any:
                 value = json.loads(value)
             except (ValueError, RecursionError):
                 value = _repaired(value) or value
-    return value
+    return value if isinstance(value, dict) else params
 
 
 def shallow(value: Any, depth: int = MAX_DEPTH) -> bool:
