@@ -93,6 +93,7 @@ MISTAKES = {
     **{delegate({"task_instruction": empty}): "bad_fields" for empty in (None, "", " \n")},
     **{delegate({**READ, "priority": p}): "bad_fields" for p in (0, float("nan"), 1e300, "high")},
     **{delegate({**READ, "requirements": r}): "bad_fields" for r in ({"img": 2}, {"a": -1}, "img")},
+    '{"action": "complete", "params": {"answer": "It was built in 18': "open",
     '{"action": "delegate_task"}': "no_subtasks",
     '{"action": "delegate_task", "params": {"tasks": "look"}}': "no_subtasks",
     delegate(*[READ] * (MAX_SUBTASKS + 1)): "too_many_subtasks",

@@ -10,7 +10,7 @@ from itertools import chain, repeat
 
 import pytest
 
-from orchestra.kernel.folder import read_manifest
+from orchestra.kernel.folder import read_events, read_manifest
 from orchestra.kernel.tape import exchanges
 from orchestra_min import orchestrate
 from tests.attacks import hostile
@@ -272,3 +272,26 @@ def test_an_answer_that_cannot_be_read_is_paid_once(answer, run):
     """It was billed, and the next one may be alike; only what did not come is asked for again."""
     run(delegate("look"), complete("42"), work=answer)
     assert len(run.requests) == 3
+
+
+@pytest.mark.parametrize(("choice", "told"), [
+    ({"finish_reason": "content_filter", "message": {"content": ""}}, "the content filter of the endpoint stopped"),
+    ({"finish_reason": "content_filter", "message": {"content": "It was bu"}}, "the content filter of the endpoint stopped"),
+    ({"finish_reason": "stop", "message": {"content": None, "refusal": "I cannot."}}, "the model refused: I cannot."),
+])  # fmt: skip
+def test_a_refusal_is_named_and_not_asked_again(choice, told, run):
+    run(delegate("look"), complete("42"), work={"choices": [choice]})
+    (result,) = [e for e in read_events(run.folder) if e["event"] == "result"]
+    assert told in result["error"] and len(run.requests) == 3
+
+
+@pytest.mark.parametrize("reason", ["length", "model_length", "max_tokens", "MAX_TOKENS"])
+def test_an_answer_is_cut_off_whatever_the_endpoint_calls_it(reason, run):
+    half = completion(
+        '{"reasoning": "r", "action": "complete", "params": {"answer": "built in 18"}}'
+    )
+    half["choices"][0]["finish_reason"] = reason
+    assert run(respond=lambda request: half).answer == "built in 18"  # its JSON is whole
+    half["choices"][0]["message"]["content"] = "It was built in 18"
+    run(respond=lambda request: half, out="second", rounds=1)
+    assert all("cut off" in text for text in run.mains[-2:])

@@ -51,6 +51,7 @@ REFUSED_MEDIA = re.compile(
     r"|for (image|audio) input|not a multi-?modal|unsupported content part|mmproj",
     re.IGNORECASE,
 )
+CUT = "length", "model_length", "max_tokens"  # finish_reason of half an answer
 NO_QUOTA = "insufficient_quota"  # an error code of status 429
 PAUSE_S = 0.25  # before the second attempt; doubled each time
 MAX_PAUSE_S = 16.0
@@ -538,10 +539,21 @@ def _read(response: Response) -> Body | Problem:
         if status < 300 and "error" not in data:
             choice = data["choices"][0]
             if isinstance(choice["message"], dict) and not choice.get("error"):
+                refused = _refusal_in(choice)
+                if refused:
+                    return Problem(refused, status, billed=True, cause="refused")
                 return dict(data)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
     return _problem_in(data, response, why)
+
+
+def _refusal_in(choice: Mapping[str, Any]) -> str:
+    """Why a model or a filter gave no answer, or half of one; "" if it gave one."""
+    if choice.get("finish_reason") == "content_filter":
+        return "the content filter of the endpoint stopped the answer"
+    refusal = choice["message"].get("refusal")
+    return f"the model refused: {refusal}" if refusal else ""
 
 
 def _problem_in(data: Any, response: Response, why: str) -> Problem:
@@ -550,15 +562,10 @@ def _problem_in(data: Any, response: Response, why: str) -> Problem:
     """
     status = response.status
     is_error = status >= 300
-    error = data.get("error") if isinstance(data, dict) else None
-    choices = data.get("choices") if isinstance(data, dict) else None
-    if (
-        error is None
-        and isinstance(choices, list)
-        and choices
-        and isinstance(choices[0], dict)
-    ):
-        error = choices[0].get("error")
+    error = _dict(data).get("error")
+    choices = _dict(data).get("choices")
+    if error is None and isinstance(choices, list) and choices:
+        error = _dict(choices[0]).get("error")
     if not is_error and isinstance(data, dict) and error is None:
         short = " ".join(json.dumps(data, ensure_ascii=False)[:2000].split())
         why = f"the answer has no choice: {short}"
@@ -586,7 +593,7 @@ def _reply_of(data: Body, cost_usd: float | None) -> Reply:
     if isinstance(content, list):
         content = "".join(str(_dict(part).get("text") or "") for part in content)
     text = str(content or "") + _tool_calls_of(message)
-    cut = choice.get("finish_reason") == "length"
+    cut = str(choice.get("finish_reason")).lower() in CUT
     if not text and not cut:
         others = [message.get(n) for n in ("reasoning_content", "reasoning", "refusal")]
         text = next((str(other) for other in others if other), "")

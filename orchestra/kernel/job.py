@@ -14,11 +14,8 @@ from typing import Any
 
 from orchestra.kernel.prompts import (
     capped,
-    cut_in_the_middle,
     explained,
-    quoted,
     say,
-    without_marks,
 )
 from orchestra.kernel.tool import Environment, Tool
 from orchestra.kernel.vocabulary import (
@@ -40,8 +37,6 @@ from orchestra.kernel.vocabulary import (
 )
 
 OBSERVATION_CHARS = 8000
-SHOWN_STEPS = 4  # the newest ones, in a digest
-DIGEST_CHARS = 300  # of an observation in it
 FAILURES = (
     EndpointError,
     BudgetExceeded,
@@ -126,8 +121,12 @@ class Job:
         """z of a sub-task that ended without a report: what its steps have shown was paid for, so
         a digest of it reaches the main agent.
         """
+        from orchestra.kernel.digest import digest
+
         status: Status = "partial" if has_worked(self.trace) else "failed"
-        return self.result(status, "", digest(self.trace), error, cause)
+        notes = [step.memory for step in self.trace if step.memory]
+        text = digest(seen_in(self.trace), "".join(notes[-1:]))
+        return self.result(status, "", text, error, cause)
 
 
 Agent = Callable[[Job], Result]
@@ -145,26 +144,3 @@ def seen_in(trace: Sequence[Step]) -> list[tuple[int, Step]]:
 def has_worked(trace: Sequence[Step]) -> bool:
     """Whether some step has shown something that is not an error."""
     return any(not step.failed for _, step in seen_in(trace))
-
-
-def newest_steps(trace: Sequence[Step], chars: int) -> list[str]:
-    """A text of each of the newest observations, which are data, cut."""
-    rows = []
-    for number, step in seen_in(trace)[-SHOWN_STEPS:]:
-        text = cut_in_the_middle(without_marks(step.observation), chars)
-        shown = {"action": step.action, "observation": quoted(text, limit=2 * chars)}
-        rows.append(say("trace_summary/messages", "step", number=number, **shown))
-    return rows
-
-
-def digest(trace: Sequence[Step]) -> str:
-    """The newest notes and the newest observations. "" without an observation."""
-    rows = newest_steps(trace, DIGEST_CHARS)
-    if not rows:
-        return ""
-    parts = [say("trace_summary/messages", "digest", steps="\n".join(rows))]
-    memory = next((step.memory for step in reversed(trace) if step.memory), "")
-    if memory:
-        notes = without_marks(capped(memory, DIGEST_CHARS))
-        parts.insert(0, say("trace_summary/messages", "notes", memory=notes))
-    return "\n".join(parts)

@@ -113,7 +113,8 @@ class Failure:
     """An exchange that ended without an answer, after all its attempts.
 
     `status` is the HTTP status, 0 without one. `unanswered` counts the attempts that may be billed
-    although no answer came; each cost at most `most_usd`. `cause`: timeout, no_choice, budget.
+    although no answer came; each cost at most `most_usd`. `cause`: timeout, no_choice, refused,
+    budget.
     """
 
     status: int
@@ -150,16 +151,13 @@ class Exchange:
 
     def line(self, request_text: str = "", outcome_text: str = "") -> str:
         """The exchange as JSON. The texts: its request and outcome as JSON, if they are at hand."""
-        is_failure = isinstance(self.outcome, Failure)
-        value = (
-            self.outcome.row()
-            if isinstance(self.outcome, Failure)
-            else self.outcome.value
-        )
+        name, value = "answer", getattr(self.outcome, "value", None)
+        if isinstance(self.outcome, Failure):
+            name, value = "failure", self.outcome.row()
         parts = [
             f'"v": {VERSION}, "call": {json.dumps(self.call)}, "key": {json.dumps(self.key)}',
             f'"request": {request_text or json.dumps(self.request, ensure_ascii=False)}',
-            f'"{"failure" if is_failure else "answer"}": {outcome_text or as_json(value)}',
+            f'"{name}": {outcome_text or as_json(value)}',
             f'"timing": {{"began_s": {self.began_s!r}, "took_s": {self.took_s!r}}}',
         ]
         if self.kept:

@@ -23,10 +23,20 @@ REPAIR_CHARS = 10_000  # json-repair takes quadratic time for some texts
 MAX_DEPTH = 64
 THINK_START = r"<(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[THINK\]|◁think▷"
 OBJECT_START = re.compile(r"\{\s*[\"}]")  # of JSON, not of LaTeX
+ENDED = re.compile(r"(?:```|</\w+>)\s*$")
+STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.S)
+# A backslash of LaTeX, which JSON reads as a control character or not at all: \frac, \times, \rho,
+# \neq, "\,". A line break before a word or a variable ("\nu = 3") stays one.
 LATEX = re.compile(
-    r"(?<!\\)((?:\\\\)*)\\(?=[bf][a-z])"
-)  # of \frac, which is not \f of JSON
-PARAMS = "action_input", "arguments", "parameters", "args"  # other keys of the params
+    r"""(?<!\\)((?:\\\\)*)\\(?=
+        [bfr][a-z] | u(?![0-9a-fA-F]{4}) | [^"\\/bfnrtu]
+        | t(?:imes|heta|ext|au|frac|ilde|riangle|o(?![a-z])|an(?=[({\\]))
+        | n(?:eq(?![a-z]|\ ?=)|abla|eg(?![a-z])|otin|mid|e(?=\ ?[\d\\$(-]))
+        | nu(?=["$})_^.,\\]|\ [-+*/<>])
+    )""",
+    re.VERBOSE,
+)
+PARAMS = "params", "arguments", "parameters", "action_input", "args"
 JsonSchema = dict[str, Any]
 TEXT: JsonSchema = {"type": "string"}
 
@@ -38,12 +48,14 @@ def find_action(reply: str, cut: bool = False) -> dict[str, Any]:
 
 def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
     """The objects with an "action": of the valid JSON, or else of what json-repair finds, unless
-    the reply was `cut` off: half a decision must not be guessed. A tool call, {"name",
-    "arguments"}, is an action of that name. Raises ModelMistake if there is none.
+    the reply was `cut` off or ends within its JSON: half a decision must not be guessed. A tool
+    call, {"name", "arguments"}, is an action of that name. Raises ModelMistake if there is none.
     """
     text = LATEX.sub(r"\1\\\\", reply[:MAX_CHARS])
     text = _without_thinking(text, cut)
     found = _actions(_objects(text))
+    if not found and not cut and is_open(text):
+        raise ModelMistake("open")
     if not found and not cut:
         found = _actions(_repaired_objects(text))
     if not found and cut:
@@ -51,6 +63,23 @@ def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
     if not found:
         raise ModelMistake("not_json", start=repr(text.strip()[:80]))
     return found
+
+
+def is_open(text: str) -> bool:
+    """Whether the JSON of a text ends within a string or an object. A stray quotation mark in JSON
+    that has all its braces does not count, nor what comes before the end of a fence or a tag.
+
+    >>> is_open('{"a": "It was built in 18'), is_open('{"a": {}'), is_open('{"a": "5" disk"}')
+    (True, True, False)
+    """
+    if ENDED.search(text):
+        return False
+    start = OBJECT_START.search(text)
+    rest = text[start.start() :] if start else ""
+    outside = STRING.sub("", rest)
+    is_in_string = '"' in outside
+    is_in_object = outside.count("{") > outside.count("}")
+    return (is_in_string or is_in_object) and rest.count("{") > rest.count("}")
 
 
 def objects(text: str) -> list[Any]:
@@ -117,22 +146,19 @@ def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
     for value in values:
         if not isinstance(value, dict):
             continue
-        is_call = "arguments" in value or "parameters" in value or len(value) == 1
-        if "action" not in value and "name" in value and is_call:
-            params = value.get("arguments", value.get("parameters"))
-            value = {"action": value["name"], "params": params}
-        if "action" in value and "params" not in value:
-            given = next((value[key] for key in PARAMS if key in value), None)
-            value = value if given is None else {**value, "params": given}
-        if isinstance(value.get("params"), str):
-            value = {**value, "params": _decoded(value["params"])}
+        keys = [key for key in PARAMS if key in value]
+        params = value[keys[0]] if keys else None
+        if "action" not in value and "name" in value and (keys or len(value) == 1):
+            value = {"action": value["name"]}
+        if keys:
+            value["params"] = _decoded(params) if isinstance(params, str) else params
         if "action" in value and shallow(value):
             found.append(_encodable(value))
     return found
 
 
 def _decoded(params: str) -> Any:
-    """Params that are a JSON string, even if it was encoded twice; any other text stays as it is."""
+    """Params that are a JSON string, even if it was encoded twice; another text stays as it is."""
     value: Any = params
     for _ in range(2):
         if isinstance(value, str):

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from orchestra.kernel.job import Job, Question, has_worked, newest_steps
+from orchestra.kernel.digest import newest_steps
+from orchestra.kernel.job import Job, Question, has_worked, seen_in
 from orchestra.kernel.money import input_token_bound
 from orchestra.kernel.prompts import (
     after_thinking,
@@ -111,7 +112,7 @@ def short_request(u: SubTask, trace: Sequence[Step]) -> Messages:
     user = render(
         "trace_summary/user.md",
         instruction=capped(u.instruction, INSTRUCTION_CHARS),
-        steps="\n".join(newest_steps(trace, SHOWN_CHARS)),
+        steps="\n".join(newest_steps(seen_in(trace), SHOWN_CHARS)),
         now=say(PROMPTS, "now"),
     )
     return as_messages(render("trace_summary/system.md"), user)

@@ -134,7 +134,7 @@ def read_call(reply: str, cut: bool = False) -> ToolCall:
     try:
         calls = actions(reply if cut else as_tool_calls(reply), cut)
     except ModelMistake as mistake:
-        if mistake.rule == "cut":
+        if mistake.rule in ("cut", "open"):
             raise
         raise ModelMistake("no_call", PROMPTS, start=mistake.values["start"]) from None
     mistakes = []

@@ -122,7 +122,8 @@ def test_the_groups_of_a_step_are_judged_in_one_pool(judge):
 
 def test_the_judge_is_told_that_a_cut_reply_could_not_be_used(judge):
     reward, e = judge(lines(0, 0, 0, 0))
-    whole, cut = reward.score(EXAMPLE, [Completion(RIGHT[:-1], cut) for cut in (False, True)])
+    text = f"```json\n{RIGHT[:-1]}\n```"  # which is read if it was not cut off
+    whole, cut = reward.score(EXAMPLE, [Completion(text, cut) for cut in (False, True)])
     assert (whole.valid, cut.valid) == (True, False) and len(e.requests) == 2
 
 
