@@ -34,8 +34,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import jsonlines
-
 from orchestra.kernel.vocabulary import ConfigError, ToolError
 
 VERSION = 3
@@ -433,6 +431,8 @@ def rows_of(path: Path) -> Iterator[Row]:
     """The JSON objects of a JSONL file that may be missing, without lines that a kill cut off."""
     if not path.exists():
         return
+    import jsonlines  # a new run has nothing to read
+
     with path.open("rb") as file:
         yield from jsonlines.Reader(file).iter(
             type=dict, skip_empty=True, skip_invalid=True
