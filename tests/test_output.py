@@ -224,3 +224,14 @@ def test_a_user_is_told_which_sub_tasks_wait(endpoint):
 
     done = called("?", "--k-max", "2", at=endpoint(respond).url)
     assert "r1: waiting for a later round: t3 (--k-max)" in done.stderr
+
+
+def test_json_is_one_object_also_after_a_bug_of_a_method(endpoint, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from orchestra.kernel.method import Method\n\n\n"
+        "class Mine(Method):\n    def decide(self, *state):\n        return {}['gone']\n"
+    )
+    flags = "--method", "mine.py:Mine", "--model", "m", "--json", "--out", "run"
+    done = program(tmp_path, "?", *flags, at=endpoint("").url)
+    row = json.loads(done.stdout)
+    assert row["cause"] == "bug" and "KeyError" in done.stderr and done.returncode == 1
