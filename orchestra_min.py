@@ -620,15 +620,20 @@ def replay(
     folder = Path(folder)
     manifest = read_manifest(folder)
     parts = parts_of(manifest, folder, listeners=tuple(listeners), **given)
-    return play(parts, folder, manifest, parallel)
+    return play(parts, folder, manifest, parallel, read_events(folder))
 
 
 def play(
-    parts: Parts, folder: Path, manifest: Manifest, threads: int | None
+    parts: Parts,
+    folder: Path,
+    manifest: Manifest,
+    threads: int | None,
+    recorded: Sequence[Event],
 ) -> Outcome:
-    """Run again from the tape. Raises TapeMiss at the first difference."""
+    """Run again from the tape. Raises TapeMiss at the first difference, also from the events that
+    are recorded.
+    """
     again = run(parts, folder, manifest, "replay", threads)
-    recorded = read_events(folder)
     if recorded and recorded[-1]["event"] == "end" and recorded[-1]["finished"]:
         difference = first_difference(recorded, again.events)
         if difference:
@@ -661,7 +666,7 @@ def resume(
     if recorded and recorded[-1].get("state") == "answered":
         try:
             parts = parts_of(manifest, folder, **given)
-            return play(parts, folder, manifest, parallel)
+            return play(parts, folder, manifest, parallel, recorded)
         except TapeMiss as miss:
             if miss.differs:
                 raise

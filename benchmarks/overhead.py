@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -44,35 +43,24 @@ def scripted_pool(url: str) -> Any:
     return Pool((backend,), "scripted")
 
 
-@cache
-def echo() -> Any:
-    """A tool that does nothing."""
-    from orchestra.kernel.tool import Environment, tool
-
-    @tool("EchoAction", "txt")
-    def repeat(env: Environment, text: str) -> str:
-        """Repeat a text.
-
-        text: what
-        """
-        return text
-
-    return repeat
-
-
 def with_echo(parts: Any, _: Any = None) -> Any:
     """Parts with all tools, and EchoAction."""
+    from echo import echo
+
     from orchestra.methods import all_tools
 
-    return replace(parts, tools={**all_tools(), "EchoAction": echo()})
+    return replace(parts, tools={**all_tools(), "EchoAction": echo})
 
 
-def ours(url: str, k: int, folder: Path) -> Callable[[], int]:
+def ours(url: str, k: int) -> Callable[[], int]:
     from orchestra_min import Options, orchestrate
 
     pool = scripted_pool(url)
     options = Options(parallel=k)
-    runs = (folder / f"run-{n}" for n in count())
+    kept = (
+        tempfile.TemporaryDirectory()
+    )  # removed at the end: it is not what is measured
+    runs = (Path(kept.name, f"run-{n}") for n in count())
 
     def once() -> int:
         run = orchestrate(
@@ -84,7 +72,7 @@ def ours(url: str, k: int, folder: Path) -> Callable[[], int]:
     return once
 
 
-def bare(url: str, k: int, _: Path) -> Callable[[], int]:
+def bare(url: str, k: int) -> Callable[[], int]:
     """The same calls by the openai client."""
     import openai
 
@@ -96,7 +84,7 @@ def bare(url: str, k: int, _: Path) -> Callable[[], int]:
     return same_calls(chat, k)
 
 
-def alone(url: str, k: int, _: Path) -> Callable[[], int]:
+def alone(url: str, k: int) -> Callable[[], int]:
     """The same calls by one requests.Session."""
     import requests
     from requests.adapters import HTTPAdapter
@@ -132,8 +120,8 @@ def same_calls(chat: Callable[[Any], None], k: int) -> Callable[[], int]:
     return once
 
 
-def measure(what: str, url: str, k: int, folder: Path) -> dict[str, float]:
-    once = {"ours": ours, "requests": alone, "openai": bare}[what](url, k, folder)
+def measure(what: str, url: str, k: int) -> dict[str, float]:
+    once = {"ours": ours, "requests": alone, "openai": bare}[what](url, k)
     once()
     walls, cpus = [], []
     for _ in range(3):
@@ -172,11 +160,6 @@ def main(processes: int) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        with tempfile.TemporaryDirectory() as made:
-            print(
-                json.dumps(
-                    measure(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(made))
-                )
-            )
+        print(json.dumps(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
     else:
         main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

@@ -29,6 +29,7 @@ from common import in_new_process, medians, running
 from overhead import SERVER, bare, ours, scripted_pool
 
 K, IN_FLIGHT = 4, 64
+ECHO = Path(__file__).with_name("echo.py")
 
 
 def swept(url: str, questions: int) -> int:
@@ -39,7 +40,8 @@ def swept(url: str, questions: int) -> int:
     from orchestra.evaluation.workers import Workers
     from orchestra_min import Options
 
-    plan_of = partial(Plan, pool=scripted_pool(url), options=Options(parallel=K))
+    options = Options.of(parallel=K, tools=[f"{ECHO}:echo"])
+    plan_of = partial(Plan, pool=scripted_pool(url), options=options)
     asked = [
         Question(question="How?", answer="42", id=str(n)) for n in range(questions)
     ]

@@ -31,18 +31,14 @@ MAX_PAGES = 300
 GUESS_BYTES = 1 << 20  # of a text, which its encoding is guessed from
 MAX_MEMORY_BYTES = 2 << 30  # the sandbox has the same limit
 AS_PLAIN_TEXT = {".html", ".htm", ".ipynb"}  # where markitdown is not installed
-PACKED = {
-    ".docx",
-    ".xlsx",
-    ".pptx",
-    ".epub",
-}  # archives of parts that are no files of the user
-DOCUMENTS = {*PACKED, ".xls", *AS_PLAIN_TEXT}
+PACKED = {".docx", ".xlsx", ".pptx", ".epub"}  # archives of no files of the user
+SHEETS = {".xlsx": "openpyxl", ".xls": "xlrd"}  # the package that reads them
+DOCUMENTS = {*PACKED - SHEETS.keys(), *AS_PLAIN_TEXT}  # which markitdown reads
 PACKAGES = {
     ".pdf": "pypdf",
-    ".xlsx": "openpyxl",
-    ".xls": "xlrd",
-}  # of others, markitdown
+    **SHEETS,
+    **dict.fromkeys(DOCUMENTS - AS_PLAIN_TEXT, "markitdown"),
+}
 ENCRYPTED = b"\xd0\xcf\x11\xe0"  # how an .xlsx with a password begins
 CUT = "\f"  # the end of a text that was not read to its end
 ENDINGS = {"st", "nd", "rd", "th", "er", "re", "e", "ème", "o", "a"}  # of a number
@@ -83,7 +79,7 @@ def text_of(data: bytes, suffix: str, inside: bool = False) -> str:
         check_size(data)
     if suffix == ".pdf":
         return pdf_text(data)
-    if suffix in (".xlsx", ".xls"):
+    if suffix in SHEETS:
         return workbook_text(data, suffix)
     if suffix in DOCUMENTS:
         return document_text(data, suffix)
@@ -95,9 +91,7 @@ def text_of(data: bytes, suffix: str, inside: bool = False) -> str:
 
 def can_read(suffix: str) -> bool:
     """Whether the package is installed that reads files with this suffix, if one is needed."""
-    if suffix not in (*DOCUMENTS, ".pdf") or suffix in AS_PLAIN_TEXT:
-        return True
-    return find_spec(PACKAGES.get(suffix, "markitdown")) is not None
+    return suffix not in PACKAGES or find_spec(PACKAGES[suffix]) is not None
 
 
 def pdf_text(data: bytes) -> str:

@@ -146,7 +146,7 @@ def own_options(options: Options, words: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     declared = _declared(options) if words else {}
     for name in declared:
-        if name in (*OWN_OPTIONS, *Options().row(), *flags.names()):
+        if name in (*Options().row(), *flags.names()):
             problem = (
                 f"its option cannot have the name {name}, which is one of the program's"
             )
@@ -166,7 +166,7 @@ def own_options(options: Options, words: Sequence[str]) -> dict[str, Any]:
         except OSError as error:
             raise ConfigError(f"--option {name}={text}: {error.strerror}") from None
         except Exception as error:  # of the method's own function
-            raise ConfigError(f"--option {name}: {error!s}") from None
+            raise ConfigError(f"--option {name}: {error}") from None
     return found
 
 

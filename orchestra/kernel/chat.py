@@ -119,6 +119,7 @@ class Connections(HTTPAdapter):
     def get_connection_with_tls_context(self, *how: Any, **more: Any) -> Any:
         if self.pool is None:
             self.pool = super().get_connection_with_tls_context(*how, **more)
+        # Each time: the host process may use a cassette of vcrpy since the last call.
         self.pool.ConnectionCls = in_one_write(type(self.pool).ConnectionCls)
         return self.pool
 

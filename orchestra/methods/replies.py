@@ -54,12 +54,12 @@ def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
     text = LATEX.sub(r"\1\\\\", reply[:MAX_CHARS])
     text = _without_thinking(text, cut)
     found = _actions(_objects(text))
-    if not found and not cut and is_open(text):
-        raise ModelMistake("open")
-    if not found and not cut:
+    if not found:
+        if cut:
+            raise ModelMistake("cut")
+        if is_open(text):
+            raise ModelMistake("open")
         found = _actions(_repaired_objects(text))
-    if not found and cut:
-        raise ModelMistake("cut")
     if not found:
         raise ModelMistake("not_json", start=repr(text.strip()[:80]))
     return found
