@@ -17,7 +17,7 @@ from orchestra.command.runs import table
 from orchestra.command.terminal import describe
 from orchestra.curation import optimize_prompt
 from orchestra.evaluation import scores
-from orchestra.kernel import chat, prompts, tape
+from orchestra.kernel import chat, miss, prompts, tape
 from orchestra.kernel.folder import Options
 from orchestra.kernel.memory import best_supported_answer, compress
 from orchestra.kernel.placing import mentions
@@ -127,7 +127,7 @@ def _completion(text: str) -> object:
 
 
 def _on_tape(text: str) -> object:
-    return tape._readable(json.loads(tape.key_and_text("chat", {"text": text})[1]))
+    return miss.readable(json.loads(tape.key_and_text("chat", {"text": text})[1]))
 
 
 def _world(text: str) -> object:

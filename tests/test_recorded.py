@@ -188,13 +188,6 @@ def test_the_readme_explains_each_record_mode():
     assert all(f"| `{mode}` | " in readme for mode in MODES)
 
 
-def test_the_fixture_works_next_to_pytest_recording(pytester):
-    option = "def pytest_addoption(parser): parser.addoption('--record-mode')"
-    pytester.makepyfile(pytest_recording=option)
-    plugins = "-p", "orchestra.variation.pytest_plugin", "-p", "pytest_recording"
-    assert pytester.runpytest_subprocess(*plugins, "--version").ret == 0
-
-
 def test_runs_are_listed_with_question_answer_and_the_date_of_their_newest_call(tmp_path):
     shutil.copytree(ROOT / "fixtures" / "runs" / "equinox", tmp_path / "old")
     os.utime(tmp_path / "old/run.json", (99999, 99999))
@@ -203,3 +196,78 @@ def test_runs_are_listed_with_question_answer_and_the_date_of_their_newest_call(
     assert [row] == json.loads(called("runs", tmp_path / "old", "--json").stdout)  # a run itself
     assert row["date"].startswith("2026") and row["answer"] == "2023-09-23 05:49:00+00:00"
     assert (row["run"], row["question"][:12]) == ("old", "The recordin")
+
+
+# ---- a kill, and what a rewrite finds --------------------------------------------------------------
+
+
+def test_a_kill_between_two_renames_keeps_the_recording(varied, tmp_path):
+    shutil.copytree(tmp_path / "run", tmp_path / "run.new")
+    (tmp_path / "run").rename(tmp_path / "run.old")
+    assert varied(OF_A_SUB_AGENT).answer == "9" and len(varied.asked) == 1  # of three calls
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("left", ["media", "run.json.part"])
+def test_a_kill_while_a_new_folder_was_made_is_no_problem(left, varied, tmp_path):
+    (tmp_path / "run.new" / left).mkdir(parents=True)
+    assert varied(OF_A_SUB_AGENT).answer == "9" and len(varied.asked) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def damaged(folder):
+    (folder / "run.json").write_text("{")
+
+
+def of_another_question(folder):
+    row = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**row, "question": "Which?"}))
+
+
+def no_run(folder):
+    (folder / "run.json").unlink()
+
+
+def a_file(folder):
+    shutil.rmtree(folder)
+    folder.write_text("")
+
+
+@pytest.mark.parametrize("change", [damaged, of_another_question, no_run, a_file, shutil.rmtree])
+@pytest.mark.parametrize("name", ["run", "run.new"])
+def test_a_rewrite_records_again_whatever_is_there(name, change, varied, tmp_path):
+    if name == "run.new":
+        shutil.copytree(tmp_path / "run", tmp_path / name)
+    change(tmp_path / name)
+    assert varied(mode="rewrite", answer="8").answer == "8"
+    assert len(varied.asked) == 3 and [p.name for p in tmp_path.iterdir()] == ["run"]
+    assert varied(mode="none").answer == "8"
+
+
+@pytest.mark.parametrize("call, problem", [
+    ("'a?', uot='run'", "no argument 'uot'; it takes agents, cancelled, change"),
+    ("'a?'", "out=None: needs a folder, as in out='runs/capital'"),
+    ("out='run'", "missing a required argument: 'question'"),
+    ("7, out='run'", "question=7: needs a text"),
+    ("'a?', out=7", "out=7: needs a folder"),
+    ("'a?', out='run', options={'rounds': 3}", "options={'rounds': 3}: needs Options(...)"),
+    ("'a?', out='run', pool=7", "pool=7: needs a Pool or a pool file"),
+    ("'a?', ['gone.png'], out='run'", "gone.png: cannot be read"),
+])  # fmt: skip
+def test_a_wrong_argument_of_the_fixture_is_one_line(call, problem, server, pytester, monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    pytester.makeconftest("pytest_plugins = ['orchestra.variation.pytest_plugin']")
+    pytester.makepyfile(f"def test_it(recorded): recorded({call})")
+    lines = pytester.runpytest_inprocess().outlines
+    begin = next(n for n, line in enumerate(lines) if "test_it" in line)
+    end = next(n for n, line in enumerate(lines) if "short test summary" in line)
+    assert end == begin + 2 and problem in lines[begin + 1]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_fixture_works_next_to_any_plugin_with_a_record_mode(order, pytester):
+    option = "def pytest_addoption(parser): parser.addoption('--record-mode')"
+    pytester.makepyfile(theirs=option)
+    plugins = [("-p", "orchestra.variation.pytest_plugin"), ("-p", "theirs")][::order]
+    flags = [word for plugin in plugins for word in plugin]
+    assert pytester.runpytest_subprocess(*flags, "--version").ret == 0

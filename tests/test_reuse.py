@@ -189,15 +189,6 @@ def test_the_rows_of_several_runs_are_taken_as_those_of_one(tmp_path):
     assert found == ["r2/t1/s1 0", "r1/t1/s1 0", "new"]
 
 
-def test_an_mcp_server_lists_its_tools_anew(tmp_path):
-    run = record(tmp_path / "run", [])
-    for name, tape in (("old", run / "tape.jsonl"), ("new", tmp_path / "tape")):
-        made = Tape(tape, "record", [answers_of(run)])
-        with made.call("mcp"):
-            assert made.value("mcp_tools", {"command": "c"}, lambda: name) == name  # noqa: B023
-        made.close()
-
-
 def test_a_reused_answer_is_marked_with_its_run_and_the_time_of_its_use(tmp_path):
     run = record(tmp_path / "run", [("r1/t1/s1", "x")])
     tape = run / "tape.jsonl"

@@ -6,6 +6,8 @@ the pool says which. tools/hearing.py does it, when no tape has what was heard.
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from typing import Any
 
 from orchestra.kernel.prompts import DATA_CHARS, clock, fenced, named, say
@@ -38,7 +40,8 @@ def transcript(
 
     engine = env.pool.engine_of("audio")
     if engine.engine == "local":
-        rows = env.local("transcribe", request, transcribe)
+        whisper = replace(env, depends_on=lambda: os.environ.get("WHISPER_MODEL", ""))
+        rows = whisper.local("transcribe", request, transcribe)
     else:
         from orchestra.tools import hearing
 

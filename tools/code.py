@@ -5,6 +5,7 @@ Later steps of the same sub-agent find the same folder.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from orchestra.kernel.prompts import say
@@ -44,7 +45,12 @@ def execute_code(
         unsafe = env.options.more.get("unsafe_code", False)
         return execution.run(code, code_type, timeout_s, mounts, unsafe, marked=True)
 
-    ran = env.local("code", arguments, work)
+    def depends_on() -> str:
+        from orchestra.tools import execution
+
+        return execution.files_of(env)
+
+    ran = replace(env, depends_on=depends_on).local("code", arguments, work)
     if not ran["well"]:
         raise ToolError(ran["observation"])
     return str(ran["observation"])

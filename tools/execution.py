@@ -5,12 +5,16 @@ tools/code_runner.py prints the value of the last expression of a Python program
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import textwrap
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from orchestra.kernel.prompts import cut_in_the_middle, quoted, say
+from orchestra.kernel.tool import Environment
 from orchestra.tools import sandbox
 
 MAX_OUTPUT_BYTES = 200_000
@@ -47,6 +51,17 @@ def run(
     if marked:
         output = quoted(cut_in_the_middle(output, SHOWN_CHARS))
     return observed(output, ran.ended, ran.status, timeout_s)
+
+
+def files_of(env: Environment) -> str:
+    """A digest of the files that a program can open. It never repeats if those are more than the
+    files of the task: what earlier programs left in its folder, or all files without the sandbox.
+    """
+    finds_more = env.folder.is_dir() and any(env.folder.iterdir())
+    if finds_more or env.options.more.get("unsafe_code"):
+        return uuid4().hex
+    files = [[file.name, file.sha256] for file in env.task.media]
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
 def as_meant(code: str) -> str:

@@ -6,6 +6,7 @@ has every answer. A command gets only the environment variables that `mcp` passe
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -51,6 +52,7 @@ class Server:
         self.command = command
         self.redact = redact
         self.name = "mcp"
+        self.version = ""
         self.listed: list[Row] = []
         self._running = running
         folder = running.enter_context(tempfile.TemporaryDirectory())
@@ -108,6 +110,7 @@ class Server:
         portal.call(client.list_tools)
         if client.server_info:
             self.name = client.server_info.name
+            self.version = client.server_info.version
 
         def ask(method: str, **arguments: Any) -> Any:
             return portal.call(partial(getattr(client, method), **arguments))
@@ -151,6 +154,16 @@ class Server:
             last_line = self._text_printed().splitlines()[-1:]
             reason = "; ".join([self.redact(one_line(error))[:300], *last_line])[:600]
             raise ConfigError(f"{flag}: its tools cannot be used ({reason})") from None
+
+    def identity(self) -> str:
+        """A digest of its command, the files that this names, its version and its tools."""
+        with contextlib.suppress(Exception):  # a call will tell
+            self._connected()
+        files = [Path(os.path.expandvars(word)) for word in shlex.split(self.command)]
+        programs = [file.read_bytes() for file in files if file.is_file()]
+        digests = [hashlib.sha256(program).hexdigest() for program in programs]
+        row = [self.command, digests, self.version, self.listed]
+        return hashlib.sha256(json.dumps(row).encode()).hexdigest()
 
     def _rows(self) -> list[Row]:
         page = self.ask("list_tools")
@@ -217,6 +230,7 @@ def _tool(row: Row, server: Server, taken: Set[str]) -> Tool:
         manual=f"{name}\n    {purpose}\n    parameters: {signature}",
         check=partial(_arguments, validator(inputs)),
         function=call,
+        depends_on=server.identity,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestra.kernel.prompts import without_marks
 from orchestra.kernel.tool import Environment, tool
 
@@ -15,12 +17,14 @@ def extract_url_content(env: Environment, url: str, browse_query: str) -> str:
     """
     from orchestra.tools import reading
 
+    allow = env.options.more.get("allow_hosts", ())
+
     def read() -> str:
         from orchestra.tools import pages
 
         plain = without_marks(url).strip()  # small models copy the marks, too
-        allow = env.options.more.get("allow_hosts", ())
         return pages.page_text(plain, allow, env.tape.redact)
 
-    text = env.local("visit", {"url": url}, read)
+    reader = replace(env, depends_on=lambda: " ".join(allow))
+    text = reader.local("visit", {"url": url}, read)
     return reading.answer_from(env, browse_query, text, "a web page")

@@ -225,7 +225,9 @@ def _execute(shell: Shell, job: Job, command: Command) -> Step:
     }
     params = {"command": command.text}
     try:
-        ran = job.env.local("bash", arguments, partial(shell, job.env, command.text))
+        ran = _in_folder(job).local(
+            "bash", arguments, partial(shell, job.env, command.text)
+        )
     except ToolError as failure:
         return Step("bash", params, command.thought, str(failure), failed=True)
     output = _shown(ran["observation"])
@@ -257,7 +259,12 @@ def _shown(output: str) -> str:
 
 def _recorded_changes(job: Job) -> str:
     with job.env.tape.call(job.next_place, "diff"):
-        return str(job.env.local("diff", {}, partial(_changes, job.env.folder)))
+        return str(_in_folder(job).local("diff", {}, partial(_changes, job.env.folder)))
+
+
+def _in_folder(job: Job) -> Environment:
+    """The environment of what depends on the work folder."""
+    return replace(job.env, depends_on=partial(execution.files_of, job.env))
 
 
 def _changes(folder: Path) -> str:

@@ -19,7 +19,6 @@ Two hooks. A `source` may know the answer to a missing exchange, as the tape of 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import fcntl
 import hashlib
 import json
@@ -51,7 +50,6 @@ FREE_BYTES = 8 << 20  # with less disk space no call starts: its answer might no
 SPACE_CHECK_S = 0.1  # between two looks at the disk
 POLL_S = 0.05
 HASHED_AT_ONCE = 2000  # bytes; hashlib gives the lock away for 2,048
-DIFF_LINES = 40
 OVER_BUDGET = "budget"  # the cause of a Failure whose call was not started
 SUMMARY = (
     "summary"  # the part of a sub-task's place that asks for its summary: r1/t2/summary
@@ -135,7 +133,8 @@ class Failure:
 @dataclass(frozen=True)
 class Exchange:
     """One line of a tape. `reused`: the run that the answer comes from, if another. `kept`: a fork
-    copied it from the run that it varies.
+    copied it from the run that it varies. `depends_on`: a digest of what else than
+    the request the outcome depends on.
     """
 
     call: str
@@ -146,6 +145,7 @@ class Exchange:
     took_s: float = 0.0
     reused: str = ""
     kept: bool = False
+    depends_on: str = ""
 
     def line(self, request_text: str = "", outcome_text: str = "") -> str:
         """The exchange as JSON. The texts: its request and outcome as JSON, if they are at hand."""
@@ -162,6 +162,8 @@ class Exchange:
             parts.append('"kept": true')
         if self.reused:
             parts.append(f'"reused": {json.dumps(self.reused, ensure_ascii=False)}')
+        if self.depends_on:
+            parts.append(f'"depends_on": {json.dumps(self.depends_on)}')
         return f"{{{', '.join(parts)}}}"
 
     @classmethod
@@ -184,6 +186,7 @@ class Exchange:
             took_s=float(timing.get("took_s", 0.0)),
             reused=str(row.get("reused") or ""),
             kept=bool(row.get("kept")),
+            depends_on=str(row.get("depends_on", "")),
         )
 
     @property
@@ -193,7 +196,7 @@ class Exchange:
         return int(found[1]) if found else 0
 
 
-# (kind, call, key, how often the call has made this request) -> an exchange with its answer
+# (kind, call, key + depends_on, how often the call has made this request) -> an exchange
 Source = Callable[[str, str, str, int], Exchange | None]
 
 
@@ -251,10 +254,15 @@ class Tape:
         return _call.get()
 
     def exchange(
-        self, kind: str, request: Row, ask: Callable[[], Any]
+        self,
+        kind: str,
+        request: Row,
+        ask: Callable[[], Any],
+        depends_on: Callable[[], str] = str,
     ) -> Answer | Failure:
-        """The recorded outcome of this request in the current logical call; else that of a source;
-        else what `ask()` returns, JSON or a Failure, which is on disk before it is returned.
+        """The recorded outcome of this request in the current logical call; else that of a source,
+        if `depends_on()` is equal; else what `ask()` returns, JSON or a Failure, which is on disk
+        before it is returned.
         """
         call = _call.get()
         key, text = key_and_text(kind, request)
@@ -264,14 +272,23 @@ class Tape:
             with contextlib.suppress(IndexError):  # another thread took the last one
                 return recorded.pop()
         if self._file is None:
-            raise self._miss(call, text)
-        found = (source(kind, call, key, times) for source in self.sources)
+            from orchestra.kernel.miss import miss
+
+            raise miss(self.path, call, text)
+        sources = self.sources
+        found = (source(kind, call, key + depends_on(), times) for source in sources)
         reused = next(filter(None, found), None)
         if reused is not None:
             return self._write(replace(reused, call=call, key=key, kept=False), text)
-        return self._pay(call, key, text, ask, self._file)
+        return self._pay(call, key, text, ask, depends_on, self._file)
 
-    def value(self, kind: str, request: Row, function: Callable[[], Any]) -> Any:
+    def value(
+        self,
+        kind: str,
+        request: Row,
+        function: Callable[[], Any],
+        depends_on: Callable[[], str] = str,
+    ) -> Any:
         """The recorded value of a function that returns JSON or raises ToolError."""
 
         def outcome() -> Row:
@@ -280,7 +297,7 @@ class Tape:
             except ToolError as error:
                 return {"error": str(error)}
 
-        found = self.exchange(kind, request, outcome)
+        found = self.exchange(kind, request, outcome, depends_on)
         if isinstance(found, Failure):
             raise ToolError(found.why)
         if "error" in found.value:
@@ -288,18 +305,29 @@ class Tape:
         return found.value["value"]
 
     def _pay(
-        self, call: str, key: str, text: str, ask: Callable[[], Any], file: Appender
+        self,
+        call: str,
+        key: str,
+        text: str,
+        ask: Callable[[], Any],
+        depends_on: Callable[[], str],
+        file: Appender,
     ) -> Answer | Failure:
-        """Make a call that is not recorded, and write its outcome before it is used."""
+        """Make a call that is not recorded, and write its outcome before it is used. `depends_on`
+        is written unless the call itself has changed it.
+        """
         self.in_flight.append(call)
         try:
             self.wait(0)
             file.check_space()
+            before = depends_on()
             began_s = time.time()
             value = ask()
             took_s = round(time.time() - began_s, 4)
             outcome = value if isinstance(value, Failure) else Answer(value)
-            return self._write(Exchange(call, key, {}, outcome, began_s, took_s), text)
+            made = Exchange(call, key, {}, outcome, began_s, took_s)
+            same = before if depends_on() == before else ""
+            return self._write(replace(made, depends_on=same), text)
         finally:
             self.in_flight.remove(call)
             self._unlock_if_over()
@@ -334,30 +362,6 @@ class Tape:
     def _unlock_if_over(self) -> None:
         if self._file and self.closed and not self.in_flight:
             self._file.unlock()
-
-    def _miss(self, call: str, text: str) -> TapeMiss:
-        """What a replay did not find, next to the most similar request recorded for its call."""
-        now = _readable(json.loads(text))
-        before = [_readable(e.request) for e in exchanges(self.path) if e.call == call]
-        if not before:
-            problem = f"{self.path}: nothing is recorded for {call!r}; a resume makes this call"
-            return TapeMiss(problem, differs=False)
-        nearest = max(before, key=lambda lines: len(set(lines) & set(now)))
-        if nearest == now:
-            problem = (
-                f"{self.path}: {call!r} made the same request more often than recorded"
-            )
-            return TapeMiss(problem, differs=False)
-        diff = difflib.unified_diff(
-            nearest, now, "recorded", "this run", n=1, lineterm=""
-        )
-        problem = f"{self.path}: {call!r} differs from its recording"
-        return TapeMiss("\n".join([problem, *list(diff)[:DIFF_LINES]]))
-
-
-def _readable(request: Mapping[str, Any]) -> list[str]:
-    text = json.dumps(request, sort_keys=True, ensure_ascii=False, indent=1)
-    return text.replace("\\n", "\n").splitlines()
 
 
 # ---- the key -------------------------------------------------------------------------------------

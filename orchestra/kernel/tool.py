@@ -18,7 +18,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -53,7 +53,9 @@ NOT_FOR_MODELS = {"title", "default"}  # the signature has the defaults
 @dataclass(frozen=True)
 class Environment:
     """What one sub-agent can access: the task's media, its own folder, and models through its own
-    purse. Parallel sub-tasks share no mutable state (App. B.1: cloned environments).
+    purse. Parallel sub-tasks share no mutable state (App. B.1: cloned environments). `depends_on`
+    gives a digest of what else than its arguments an outcome of `local` depends on: --reuse takes
+    an outcome only where it is equal.
     """
 
     task: Task
@@ -64,6 +66,7 @@ class Environment:
     purse: Purse
     folder: Path  # created when first written to
     options: Options = field(default_factory=Options)
+    depends_on: Callable[[], str] = str
 
     def local(
         self, kind: str, arguments: dict[str, Any], function: Callable[[], Any]
@@ -71,7 +74,7 @@ class Environment:
         """Calls function() and records its JSON value, or its ToolError. A replay returns the
         recording. Wrap other side effects in env.local(...) so that they are recorded.
         """
-        return self.tape.value(kind, arguments, function)
+        return self.tape.value(kind, arguments, function, self.depends_on)
 
     def media(self, name: str, modality: Modality) -> Media:
         """The file of the task that a model names. Raises ToolError for any other file."""
@@ -96,7 +99,7 @@ def names_of(task: Task, modality: Modality) -> list[str]:
 
 @dataclass(frozen=True)
 class Tool:
-    """g of T with psi(g), Eq. 7."""
+    """g of T with psi(g), Eq. 7. `depends_on`: as in its Environment."""
 
     name: str
     capabilities: frozenset[str]
@@ -108,6 +111,7 @@ class Tool:
     files: Mapping[str, Modality] = field(
         default_factory=dict
     )  # parameters that name a file
+    depends_on: Callable[[], str] = str
 
     def __call__(self, env: Environment, params: Mapping[str, Any]) -> str:
         """The observation. Raises ModelMistake for invalid parameters, ToolError for a failure."""
@@ -116,7 +120,7 @@ class Tool:
         except ValueError as problems:
             told: Any = {"tool": self.name, "problems": problems}
             raise ModelMistake("bad_params", signature=self.signature, **told) from None
-        return self.function(env, **arguments)
+        return self.function(replace(env, depends_on=self.depends_on), **arguments)
 
     def schema(self, task: Task) -> dict[str, Any]:
         """The JSON schema of its parameters; a file parameter lists the task's files."""
@@ -152,9 +156,19 @@ def tool(
             check=lambda params: _checked(model, params),
             function=function,
             files=_file_parameters(model),
+            depends_on=lambda: _source_of(function),
         )
 
     return wrap
+
+
+def _source_of(function: Callable[..., str]) -> str:
+    """A digest of the source of a tool; "" for the shipped ones."""
+    if function.__module__.startswith("orchestra."):
+        return ""
+    from orchestra.kernel.source import source_of
+
+    return source_of(function)
 
 
 def _arguments_of(name: str, function: Callable[..., str]) -> type[BaseModel]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from pydantic import ValidationError
 
@@ -56,7 +58,9 @@ class WorldAgent:
         """Raises ConfigError if something must be found and the facts are not known."""
         request = {"instruction": job.u.instruction, "context": job.u.context}
         with job.env.tape.call(job.next_place):
-            found = job.env.local("world", request, partial(self._find, job))
+            # It depends on the facts and on what was found before: never that of another run.
+            env = replace(job.env, depends_on=lambda: uuid4().hex)
+            found = env.local("world", request, partial(self._find, job))
         if not found["fact"]:
             return job.result("failed", "", "", error=say(WORDS, "nothing"))
         with self._lock:

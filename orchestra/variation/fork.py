@@ -103,10 +103,12 @@ def _first_round(
         if round < start:
             problem = f"round {round} is kept; use --from-round {round}"
             raise ConfigError(f"--what-if {text}: {problem}")
-    last = max(
-        (exchange.round for exchange in exchanges(folder / "tape.jsonl")), default=1
-    )
-    if not 1 <= start <= max(last, 1):
+    rounds_made = [exchange.round for exchange in exchanges(folder / "tape.jsonl")]
+    for event in read_events(folder):  # a decision of --what-if is not on the tape
+        if event["event"] == "decision":
+            rounds_made.append(event["at"][0])
+    last = max(1, *rounds_made)
+    if not 1 <= start <= last:
         problem = f"the run in {folder} has rounds 1 to {last}"
         raise ConfigError(f"--from-round {start}: {problem}")
     return start

@@ -11,21 +11,41 @@ With `decisions=True`, a changed decision fails, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Generator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    if find_spec("pytest_recording"):  # it has the same option
-        return
-    # recorded.MODES, without the time of its import
-    modes = ("none", "once", "changed", "rewrite")
-    help = "of the fixture `recorded` (once)"
-    parser.addoption("--record-mode", choices=modes, help=help)
+def pytest_addoption(
+    parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager
+) -> None:
+    """For a conftest.py that names this plugin: it comes after the plugins that are installed."""
+    files = [getattr(plugin, "__file__", "") for plugin in pluginmanager.get_plugins()]
+    if any(file and file.endswith("conftest.py") for file in files):
+        _add_option(parser)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(
+    parser: pytest.Parser,
+) -> Generator[None, object, object]:
+    """Once all plugins have added their options."""
+    loaded = yield
+    _add_option(parser)
+    return loaded
+
+
+def _add_option(parser: pytest.Parser) -> None:
+    """--record-mode, unless another plugin has it, such as pytest-recording."""
+    _, unknown = parser.parse_known_and_unknown_args(["--record-mode=none"])
+    if unknown:
+        # recorded.MODES, without the time of its import
+        modes = ("none", "once", "changed", "rewrite")
+        help = "of the fixture `recorded` (once)"
+        parser.addoption("--record-mode", choices=modes, help=help)
 
 
 @pytest.fixture
@@ -39,12 +59,20 @@ def recorded(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
     mode = request.config.getoption("--record-mode") or "once"
 
-    def of_this_test(
-        question: str, media: Sequence[Any] = (), out: Path | str = "", **how: Any
-    ) -> Any:
-        how = {"record_mode": str(mode), **how}
+    def given(*args: Any, **named: Any) -> dict[str, Any]:
+        """The arguments of a call, with the folder of the test file before `out`."""
         try:
-            return recorded(question, media, request.path.parent / out, **how)
+            bound = signature(recorded).bind(*args, **named).arguments
+        except TypeError as error:
+            raise ConfigError(f"recorded: {error}") from None
+        out = bound.get("out")
+        if isinstance(out, str | Path) and out != "":
+            bound["out"] = request.path.parent / out
+        return {"record_mode": str(mode), **bound.pop("how", {}), **bound}
+
+    def of_this_test(*args: Any, **named: Any) -> Any:
+        try:
+            return recorded(**given(*args, **named))
         except (ConfigError, TapeMiss, Changed) as error:
             problem = in_three_lines(error)
         pytest.fail(problem, pytrace=False)

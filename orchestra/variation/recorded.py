@@ -11,7 +11,8 @@ import contextlib
 import glob
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,15 @@ from orchestra.kernel.vocabulary import ConfigError, Pool
 from orchestra.variation.diff import Difference, changes, difference, short_diff, where
 from orchestra.variation.fork import without_addresses
 from orchestra.variation.reuse import answers_of
-from orchestra_min import Outcome, orchestrate, replay, resume, with_defaults
+from orchestra_min import (
+    Outcome,
+    Parts,
+    orchestrate,
+    parts_of,
+    replay,
+    resume,
+    with_defaults,
+)
 
 MODES = ("none", "once", "changed", "rewrite")
 OF_RECORDING = ("pool", "options", "cancelled", "more", "sources")  # not of a replay
@@ -50,25 +59,27 @@ def recorded(
     continues it if it was not finished, and records it if there is none. `how`: as for
     `orchestrate`; `pool` may also be a pool file, and without one the environment names it.
 
-    `record_mode` "none" never records, "rewrite" always does. With "changed", a run that no longer
-    replays is made again: it takes the answers to equal requests from the recording, and takes its
-    place if it gives the same answer and, with `decisions`, makes the same decisions.
+    `record_mode` "none" never records, "rewrite" always does, whatever is in `out`. With "changed",
+    a run that no longer replays is made again: it takes the answers to equal requests from the
+    recording, and takes its place if it gives the same answer and, with `decisions`, makes the same
+    decisions.
 
     Raises ConfigError where `out` holds another run, or none and none may be recorded, and Changed.
     """
-    if record_mode not in MODES:
-        raise ConfigError(f"record mode {record_mode!r}: needs {', '.join(MODES)}")
+    _check(question, out, record_mode, how)
     folder = Path(out)
-    exists = (folder / "run.json").exists()
+    replaced = _replaced_by(folder)
+    if replaced.exists() and not folder.exists():  # a kill came between two renames
+        replaced.rename(folder)
+    if record_mode == "rewrite":
+        return _rewrite(question, media, folder, how)
+    exists = _is_run(folder)
     if not exists and record_mode == "none":
         raise ConfigError(
             f"{folder}: nothing is recorded; --record-mode once records it"
         )
     if not exists:
         return _record(question, media, folder, how)
-    if record_mode == "rewrite":
-        new = folder.with_name(f"{folder.name}.new")
-        return _put_in_place(folder, new, recorded(question, media, new, **how))
     held = read_manifest(folder)
     is_finished = any(event.get("finished") for event in read_events(folder))
     is_changed = record_mode == "changed" and is_finished
@@ -88,6 +99,47 @@ def recorded(
             if miss.differs or record_mode == "none":
                 raise
     return resume(folder, pool=_pool(how), **again)
+
+
+def _check(
+    question: str, out: Path | str, record_mode: str, how: Mapping[str, Any]
+) -> None:
+    """Raises ConfigError for arguments that `recorded` does not take."""
+    if record_mode not in MODES:
+        raise ConfigError(f"record mode {record_mode!r}: needs {', '.join(MODES)}")
+    known = {*signature(orchestrate).parameters, *signature(parts_of).parameters}
+    known |= {f.name for f in fields(Parts)}
+    known -= {"given", "hooks", "manifest", "folder", "task", "later"}
+    unknown = sorted(how.keys() - known)
+    if unknown:
+        listed = ", ".join(sorted(known))
+        raise ConfigError(f"recorded: no argument {unknown[0]!r}; it takes {listed}")
+    pool = how.get("pool")
+    for name, value, kind, needs in (
+        ("question", question, str, "a text"),
+        ("out", out or None, str | Path, "a folder, as in out='runs/capital'"),
+        ("options", how.get("options"), Options | None, "Options(...)"),
+        ("pool", pool, Pool | str | Path | None, "a Pool or a pool file"),
+    ):
+        if not isinstance(value, kind):
+            raise ConfigError(f"recorded: {name}={value!r:.60}: needs {needs}")
+
+
+def _rewrite(
+    question: str, media: Sequence[Any], folder: Path, how: Mapping[str, Any]
+) -> Outcome:
+    """A new recording in place of whatever is there. One that was begun goes on."""
+    new = folder.with_name(f"{folder.name}.new")
+    try:
+        if _is_run(new) and not _has_settings(read_manifest(new), how):
+            _set_aside(new)
+        again = recorded(question, media, new, **how)
+    except (ConfigError, TapeMiss):  # of another test, or of the code of before
+        if not new.exists():
+            raise
+        _set_aside(new)
+        again = _record(question, media, new, how)
+    return _put_in_place(folder, new, again)
 
 
 def _given_again(how: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +173,7 @@ def _replay_or_vary(
             return replay(folder, **_given_again(how))
     new = folder.with_name(f"{folder.name}.new")
     if new.exists():  # of an earlier attempt: nothing of it is paid twice
-        new.rename(new.with_name(f"{new.name}.{len(_earlier(new)) + 1}"))
+        _set_aside(new)
     sources = [answers_of(folder, *_earlier(new)), *how.get("sources", ())]
     again = _record(question, media, new, {**how, "sources": sources})
     found = difference(folder, new)
@@ -134,19 +186,46 @@ def _replay_or_vary(
 
 def _put_in_place(folder: Path, new: Path, again: Outcome) -> Outcome:
     """The new run is the recording from now on. The old one stays until the new one has ended."""
-    replaced = folder.with_name(f"{folder.name}.old")
-    shutil.rmtree(replaced, ignore_errors=True)  # left by a kill
+    replaced = _replaced_by(folder)
+    _remove(replaced)  # left by a kill
     others = _earlier(new)
-    folder.rename(replaced)
+    if folder.exists():
+        folder.rename(replaced)
     new.rename(folder)
     for old in (replaced, *others):
-        shutil.rmtree(old)
+        _remove(old)
     return replace(again, run=folder)
+
+
+def _replaced_by(folder: Path) -> Path:
+    """Where the recording of before is, while another one takes its place."""
+    return folder.with_name(f"{folder.name}.old")
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "run.json").exists()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _set_aside(new: Path) -> None:
+    """Make room for another attempt."""
+    numbers = [int(path.suffix[1:]) for path in _earlier(new)]
+    if _is_run(new):
+        new.rename(new.with_name(f"{new.name}.{max(numbers, default=0) + 1}"))
+    else:
+        _remove(new)
 
 
 def _earlier(new: Path) -> list[Path]:
     """The attempts that were made before the run in `new`."""
-    return sorted(new.parent.glob(f"{glob.escape(new.name)}.[0-9]*"))
+    found = new.parent.glob(f"{glob.escape(new.name)}.*")
+    return sorted(path for path in found if path.suffix[1:].isdecimal())
 
 
 def _advice(found: Difference, problems: Sequence[str]) -> list[str]:
@@ -187,10 +266,11 @@ def _has_options(held: Manifest, how: Mapping[str, Any]) -> bool:
 
 
 def _is_recording_of(held: Manifest, question: str, media: Sequence[Any]) -> bool:
-    hashes = []
-    for file in media:
-        is_path = isinstance(file, str | Path)
-        path = Path(file if is_path else file[1])  # or (modality, path)
-        hashes.append(sha256_of(path))
+    files = [media] if isinstance(media, str | Path) else media
+    try:
+        paths = [f if isinstance(f, str | Path) else f[1] for f in files]
+        hashes = [sha256_of(Path(path)) for path in paths]
+    except (OSError, TypeError, LookupError) as error:
+        raise ConfigError(f"recorded: media={media!r:.60}: {error}") from None
     same_media = hashes == [sha256 for _, _, sha256 in held.media]
     return question.strip() == held.question.strip() and same_media

@@ -10,9 +10,10 @@ answer: nobody can know whether a parallel call is still going to make the reque
 
 Not taken are
 - failures;
-- the list of tools of an MCP server, which shows whether the server has changed;
 - another of several parallel samples of one step: copies would count as votes;
-- programs that left files, which later programs may read: they run again, and that costs nothing.
+- what also depends on something that differs now: the files of a program, the
+  source of one's own tool, the command and version of an MCP server. A program that left files, or
+  found those of another, runs again.
 """
 
 from __future__ import annotations
@@ -25,10 +26,7 @@ from pathlib import Path
 
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.tape import Answer, Exchange, Source, exchanges
-from orchestra.kernel.vocabulary import Place
 
-ANEW = "mcp_tools"  # a kind that costs nothing
-PROGRAMS = ("code", "bash", "diff")  # kinds of exchanges that may leave files
 SAMPLE = re.compile(r"/p\d+$")  # one of several parallel calls of a step
 
 
@@ -40,10 +38,9 @@ def answers_of(*runs: Path) -> Source:
     for run in runs:
         read_manifest(run)
         for exchange in exchanges(run / "tape.jsonl"):
-            if isinstance(exchange.outcome, Answer) and not _is_made_anew(
-                run, exchange
-            ):
-                by_key[exchange.key].append(replace(exchange, reused=name_of(run)))
+            if isinstance(exchange.outcome, Answer):
+                key = exchange.key + exchange.depends_on
+                by_key[key].append(replace(exchange, reused=name_of(run)))
 
     def find(kind: str, call: str, key: str, times: int) -> Exchange | None:
         """What a call takes when it makes this request for the `times`-th time."""
@@ -78,13 +75,3 @@ def _nearness(call: str, other: str) -> int:
             return count
         count += 1
     return count + (call == other)
-
-
-def _is_made_anew(run: Path, exchange: Exchange) -> bool:
-    """Whether it lists the tools of a server, or is a program of a sub-task that left files."""
-    kind = exchange.request["kind"]
-    place = Place.parse(exchange.call)
-    if place is None or kind not in PROGRAMS:
-        return bool(kind == ANEW)
-    folder = run / "work" / f"r{place.round}-t{place.subtask}"
-    return folder.is_dir() and any(folder.iterdir())

@@ -113,7 +113,8 @@ def using(tmp_path):
     def use(*commands, listed=None):
         mode, redact = "replay" if listed else "record", redact_keys([TOKEN])
         with contextlib.closing(Tape(tmp_path / "tape.jsonl", mode, (), redact)) as tape:
-            env = SimpleNamespace(tape=tape, local=tape.value)
+            none: Any = None
+            env = Environment(none, none, none, none, tape, none, tmp_path)
             with (
                 own_tools([], commands, tmp_path / "mcp.log", (), listed, redact) as own,
                 tape.call("r1"),
