@@ -18,7 +18,7 @@ Read `Run.solve` first: it is the loop. What can be plugged on, all of it as pla
     tools     act outside                             @tool, kernel/tool.py
     sources   know what an exchange brings            (kind, call, key, nth), kernel/tape.py
     redact    takes secrets out of what is written    (json) -> json, kernel/tape.py
-    send      makes one attempt of a call             (url, body, secret, timeout_s), kernel/chat.py
+    send      makes one attempt of a call             (url, body, secret, timeout_s), kernel/http.py
     listeners see each event                          (event) -> None, kernel/folder.py
 """
 
@@ -43,10 +43,10 @@ from importlib import import_module
 from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestra import methods as shipped
-from orchestra.kernel.chat import Chat, Send, by_requests
+from orchestra.kernel.chat import Chat
 from orchestra.kernel.folder import (
     LAST_STEP,
     Ending,
@@ -84,6 +84,7 @@ from orchestra.kernel.vocabulary import (
     BudgetExceeded,
     Complete,
     ConfigError,
+    ContextExceeded,
     Decision,
     Delegate,
     EndpointError,
@@ -100,6 +101,9 @@ from orchestra.kernel.vocabulary import (
     SubTask,
     Task,
 )
+
+if TYPE_CHECKING:
+    from orchestra.kernel.http import Send
 
 __all__ = [
     "Backend",
@@ -135,7 +139,7 @@ class Parts:
     sources: Sequence[Source] = ()
     listeners: Sequence[Listener] = ()
     redact: Redact | None = None
-    send: Send = by_requests
+    send: Send | None = None  # by_requests
     later: Mapping[int, Parts] = field(default_factory=dict)
 
 
@@ -191,6 +195,9 @@ class Run:
         self.context = ""  # C_t
         self.purse = Purse()  # B_t
         self.refused_answers: list[ModelMistake] = []  # they could not end the run
+        self.too_long: set[str] = (
+            set()
+        )  # the backends that some prompt was too long for
         self.executor = ThreadPoolExecutor(
             threads or parts.options.parallel, thread_name_prefix="sub-agent"
         )
@@ -211,7 +218,7 @@ class Run:
         ledger = Ledger(options.budget_usd, self.purse.spent_usd)
         notify = self.recorder.notify
         limits = options.timeout_s, options.patience_s
-        self.chat = Chat(self.tape, ledger, *limits, parts.send, notify)
+        self.chat = Chat(self.tape, ledger, *limits, parts.send, notify, self.too_long)
 
     # ---- Algorithm 1 -----------------------------------------------------------------------------
 
@@ -238,6 +245,8 @@ class Run:
             return self.fallback(t, "replies", why)
         except BudgetExceeded as error:
             return self.fallback(t, "budget", f"{error}; a larger --budget allows more")
+        except ContextExceeded as error:
+            return self.fallback(t, error.cause, str(error))
 
     def round_numbers(self) -> Iterator[int]:
         """1 ... T_max. In a fork, some round begins to work with other parts."""
@@ -279,6 +288,8 @@ class Run:
             why = f"{why}; the last reply is unusable: {explained(error)}"
         except (NothingAffordable, BudgetExceeded):
             why = f"{why}; the budget does not cover a last decision"
+        except ContextExceeded as error:
+            why = f"{why}; {error}"
         return self.fallback(t, cause, why, answer)
 
     def fallback(self, t: int, cause: str, why: str, last_answer: str = "") -> Outcome:
@@ -297,6 +308,13 @@ class Run:
         )
 
     def outcome(self, answer: str, t: int, ending: Ending) -> Outcome:
+        if self.too_long:
+            names = ", ".join(sorted(self.too_long))
+            told = (
+                f"prompts exceeded the context length of {names}, and their oldest parts were "
+                "shortened; fewer --steps make shorter prompts"
+            )
+            ending = replace(ending, why="; ".join(filter(None, [ending.why, told])))
         purse = self.purse
         used = purse.calls, purse.tokens, purse.spent_usd, purse.paid_usd
         return Outcome(answer, ending, t, *used)

@@ -87,7 +87,7 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before another attempt."""
-    monkeypatch.setattr("orchestra.kernel.chat.PAUSE_S", 0.01)
+    monkeypatch.setattr("orchestra.kernel.attempts.PAUSE_S", 0.01)
 
 
 @pytest.fixture

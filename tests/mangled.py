@@ -17,7 +17,7 @@ from orchestra.command.runs import table
 from orchestra.command.terminal import describe
 from orchestra.curation import optimize_prompt
 from orchestra.evaluation import scores
-from orchestra.kernel import chat, miss, prompts, tape
+from orchestra.kernel import attempts, chat, http, miss, prompts, tape
 from orchestra.kernel.folder import Options
 from orchestra.kernel.memory import best_supported_answer, compress
 from orchestra.kernel.placing import mentions
@@ -120,7 +120,7 @@ def _completion(text: str) -> object:
     message = {"content": text, "tool_calls": [{"function": {"arguments": text}}]}
     whole = json.dumps({"choices": [{"message": message}]})
     for body in (text, whole):
-        found = chat._read(chat.Response(200, body.encode("utf-8", "replace")))
+        found = attempts._read(http.Response(200, body.encode("utf-8", "replace")))
         if isinstance(found, dict):
             chat._reply_of(found, None)
     return None

@@ -14,8 +14,8 @@ from email.utils import format_datetime
 
 import pytest
 
-from orchestra.kernel import chat
-from orchestra.kernel.chat import NoAnswer, by_requests, retry_after_s
+from orchestra.kernel import http
+from orchestra.kernel.http import NoAnswer, by_requests, retry_after_s
 from tests.conftest import ROOT, Price
 from tests.scripted import Raw, complete, completion, delegate, finish
 
@@ -165,7 +165,7 @@ def test_an_answer_that_is_slow_ends_at_its_deadline(slow, scripted):
 
 
 def test_an_answer_that_is_too_long_is_none(scripted, monkeypatch):
-    monkeypatch.setattr(chat, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(http, "MAX_BYTES", 1 << 20)
     assert "longer than 1 MiB" in str(post(scripted([answer(b" " * (2 << 20))])))
 
 
@@ -251,13 +251,13 @@ def test_a_proxy_of_the_environment_is_used_unless_it_is_excepted(
 def test_certificates_of_the_environment_are_used(name, tmp_path, monkeypatch):
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
     monkeypatch.setenv(name, str(tmp_path))
-    assert chat.session(f"https://{name[:4].lower()}.llm.internal/v1").verify == str(tmp_path)
+    assert http.session(f"https://{name[:4].lower()}.llm.internal/v1").verify == str(tmp_path)
 
 
 def test_each_endpoint_has_one_session_in_a_process_and_no_private_part_is_touched():
     one, other = "http://127.0.0.1:9/v1", "http://127.0.0.1:10/v1"
-    assert chat.session(one) is chat.session(one) is not chat.session(other)
-    source = (ROOT / "orchestra/kernel/chat.py").read_text()
+    assert http.session(one) is http.session(one) is not http.session(other)
+    source = (ROOT / "orchestra/kernel/http.py").read_text()
     assert not re.search(r"(?<!self)\._[a-z]", source)
 
 
@@ -276,7 +276,7 @@ def test_retry_after_as_a_date_is_the_time_until_then():
 
 def test_a_request_may_take_as_long_as_the_call_to_be_sent(monkeypatch):
     """Not as long as a connection alone."""
-    monkeypatch.setattr(chat, "CONNECT_S", 0.3)
+    monkeypatch.setattr(http, "CONNECT_S", 0.3)
     listening = socket.create_server(("127.0.0.1", 0))
 
     def read_slowly():

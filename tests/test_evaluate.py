@@ -385,7 +385,7 @@ def test_a_call_that_timed_out_reaches_the_workers(tmp_path, endpoint):
 
 def test_a_sweep_with_auto_workers_is_refused_few_calls(tmp_path, endpoint, monkeypatch):
     """At most six calls at a time; a call over that is refused."""
-    monkeypatch.setattr("orchestra.kernel.chat.PAUSE_S", 0.25)
+    monkeypatch.setattr("orchestra.kernel.attempts.PAUSE_S", 0.25)
     in_flight, refused = [0], [0]
     lock = threading.Lock()
 

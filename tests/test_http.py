@@ -92,7 +92,7 @@ def test_a_rate_limited_call_waits_and_costs_nothing(cassette, chat, monkeypatch
     pauses_s, limit = [], {"error": {"message": "slow down", "code": 429}}
     answers = [Raw(429, limit, retry_after=s) for s in ("2", "0")] + ["Prague"]
     monkeypatch.setattr(chat.tape, "wait", pauses_s.append)
-    monkeypatch.setattr("orchestra.kernel.chat.PAUSE_S", 0.25)
+    monkeypatch.setattr("orchestra.kernel.attempts.PAUSE_S", 0.25)
     with cassette("rate_limit", lambda request: answers.pop(0)) as url:
         assert chat(backend_at(url), CAPITAL, purse := Purse()).text == "Prague"
     assert pauses_s == [0, 2.0, 0.5]  # Retry-After: 0 leaves the program's own pause

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.kernel.chat import NoAnswer, Response
 from orchestra.kernel.folder import read_events
+from orchestra.kernel.http import NoAnswer, Response
 from orchestra.kernel.memory import summarize
 from orchestra.kernel.method import Method
 from orchestra.kernel.prompts import as_messages, say

@@ -16,7 +16,8 @@ from typing import Any
 
 import requests
 
-from orchestra.kernel.chat import Response, deliver, endpoint_error, key_of
+from orchestra.kernel.chat import endpoint_error, key_of
+from orchestra.kernel.http import Response, deliver
 from orchestra.kernel.money import Bill
 from orchestra.kernel.prompts import render, say
 from orchestra.kernel.tape import Failure

@@ -10,7 +10,7 @@ from typing import Any
 
 import requests
 
-from orchestra.kernel.chat import NoAnswer, deliver
+from orchestra.kernel.http import NoAnswer, deliver
 from orchestra.kernel.prompts import outside, say
 from orchestra.kernel.vocabulary import ToolError
 

@@ -20,8 +20,8 @@ import requests
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestra.command.redact import Redact
-from orchestra.kernel.chat import NoAnswer, deliver
 from orchestra.kernel.folder import pool_of
+from orchestra.kernel.http import NoAnswer, deliver
 from orchestra.kernel.vocabulary import Backend, ConfigError, EndpointError, Pool
 
 OPENAI_URL = "https://api.openai.com/v1"

@@ -21,11 +21,13 @@ from orchestra.command.redact import Redact
 from orchestra.evaluation.judge import RULES, verdict
 from orchestra.evaluation.questions import Key, Question, QuestionRow
 from orchestra.evaluation.scores import exact, matches
-from orchestra.kernel.chat import Chat, NoAnswer, Response, by_requests
+from orchestra.kernel.chat import Chat
 from orchestra.kernel.folder import Event, Options, read_events, read_manifest
+from orchestra.kernel.http import NoAnswer, Response, by_requests
 from orchestra.kernel.money import Purse
 from orchestra.kernel.tape import Answer, Exchange, Source, Tape, exchanges
 from orchestra.kernel.vocabulary import (
+    RATE_LIMITS,
     Backend,
     BudgetExceeded,
     ConfigError,
@@ -38,11 +40,6 @@ from orchestra.variation.reuse import answers_of
 from orchestra_min import Outcome, ending_of, orchestrate, resume
 
 WORLD = "orchestra.minigaia.agent:world"
-REFUSALS = (
-    429,
-    503,
-    529,
-)  # statuses of an endpoint that has too much to do; 529 is Anthropic's
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,7 @@ class Watch:
             if error.timed_out:
                 self.refuse()
             raise
-        if response.status in REFUSALS:
+        if response.status in RATE_LIMITS:
             self.refuse()
         return response
 

@@ -51,6 +51,8 @@ SPACE_CHECK_S = 0.1  # between two looks at the disk
 POLL_S = 0.05
 HASHED_AT_ONCE = 2000  # bytes; hashlib gives the lock away for 2,048
 OVER_BUDGET = "budget"  # the cause of a Failure whose call was not started
+CONTEXT = "context"  # of one whose prompt is too long for the model
+NO_SYSTEM = "system"  # of one whose model takes no system message
 SUMMARY = (
     "summary"  # the part of a sub-task's place that asks for its summary: r1/t2/summary
 )
@@ -110,7 +112,7 @@ class Failure:
 
     `status` is the HTTP status, 0 without one. `unanswered` counts the attempts that may be billed
     although no answer came; each cost at most `most_usd`. `cause`: timeout, no_choice, refused,
-    budget.
+    context, system, budget.
     """
 
     status: int
@@ -206,6 +208,11 @@ def as_json(value: Any) -> str:
     return text if text.isascii() else HALF_PAIR.sub("\ufffd", text)
 
 
+def as_dict(value: Any) -> dict[str, Any]:
+    """An optional object of an answer; {} for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
 # ---- the tape ------------------------------------------------------------------------------------
 
 
@@ -272,9 +279,10 @@ class Tape:
             with contextlib.suppress(IndexError):  # another thread took the last one
                 return recorded.pop()
         if self._file is None:
-            from orchestra.kernel.miss import miss
+            from orchestra.kernel.miss import told
 
-            raise miss(self.path, call, text)
+            before = [e.request for e in exchanges(self.path) if e.call == call]
+            raise TapeMiss(*told(self.path, call, text, before))
         sources = self.sources
         found = (source(kind, call, key + depends_on(), times) for source in sources)
         reused = next(filter(None, found), None)

@@ -32,7 +32,7 @@ OPENED_BY = {  # the capabilities that open a file
     "file": ("file", "code"),
 }
 MARK = re.compile("</?data [0-9a-f]{8,64}>")  # around a text from outside, in prompts
-RATE_LIMITS = (429, 503)  # HTTP status
+RATE_LIMITS = (429, 503, 529)  # HTTP status; 529 is Anthropic's
 FINISH = "finish"  # the actions of a step that is no call of a tool
 INVALID = "invalid"
 
@@ -59,6 +59,12 @@ class EndpointError(Exception):
     @property
     def cause(self) -> str:
         return "rate limit" if self.status in RATE_LIMITS else "endpoint"
+
+
+class ContextExceeded(EndpointError):
+    """A prompt does not fit the context of a model, even shortened."""
+
+    cause = "context"
 
 
 class RunEndpointError(EndpointError):

@@ -59,7 +59,7 @@ class SingleReact(CarefulReact):
     next = "next_alone"
 
     def stopped(self, failure: EndpointError | BudgetExceeded) -> Exception:
-        if isinstance(failure, EndpointError):
+        if isinstance(failure, EndpointError) and failure.cause != "context":
             return RunEndpointError(str(failure), failure.status)
         return super().stopped(failure)
 

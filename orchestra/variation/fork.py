@@ -107,7 +107,7 @@ def _first_round(
     for event in read_events(folder):  # a decision of --what-if is not on the tape
         if event["event"] == "decision":
             rounds_made.append(event["at"][0])
-    last = max(1, *rounds_made)
+    last = max([1, *rounds_made])
     if not 1 <= start <= last:
         problem = f"the run in {folder} has rounds 1 to {last}"
         raise ConfigError(f"--from-round {start}: {problem}")

@@ -68,9 +68,7 @@ def recorded(
     """
     _check(question, out, record_mode, how)
     folder = Path(out)
-    replaced = _replaced_by(folder)
-    if replaced.exists() and not folder.exists():  # a kill came between two renames
-        replaced.rename(folder)
+    _put_back(folder)
     if record_mode == "rewrite":
         return _rewrite(question, media, folder, how)
     exists = _is_run(folder)
@@ -195,6 +193,13 @@ def _put_in_place(folder: Path, new: Path, again: Outcome) -> Outcome:
     for old in (replaced, *others):
         _remove(old)
     return replace(again, run=folder)
+
+
+def _put_back(folder: Path) -> None:
+    """Undo what a kill left between two renames."""
+    replaced = _replaced_by(folder)
+    if replaced.exists() and not folder.exists():
+        replaced.rename(folder)
 
 
 def _replaced_by(folder: Path) -> Path:
