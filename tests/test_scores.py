@@ -50,6 +50,10 @@ ACCEPTED = [
     # what the answer is called
     ("The number of bridges in the town is 19.", "19", BRIDGES), ("The town has 19 bridges.", "19", BRIDGES), ("The total number of bridges is 19.", "19", BRIDGES), ("The sum of the books is 84.", "84", "How many books do Anna and Paul have together?"),
     ("Platform 7", "7", "To which platform was the train moved?"), ("It was moved to platform 7.", "7", "To which platform was the train moved?"), ("The age of the sculptor is 37.", "37", "How old was the sculptor?"), ("The price of the ticket is 12 dollars.", "$12", "How much is the ticket?"), ("The length of the film is 95 minutes.", "95 min", "How long is the film?"),
+    # powers, fractions and LaTeX
+    ("5 × 10^3", "5000", ""), ("5 × 10³", "5000", ""), ("5 x 10^3 km", "5,000 km", ""), ("$5 \\times 10^{3}$", "5000", ""), ("It is \\(5 \\cdot 10^{3}\\).", "5000", ""), ("1.5e3", "1500", ""), ("2·10^-4", "0.0002", ""), ("2·10⁻⁴", "0.0002", ""), ("10³", "1000", ""),
+    ("10^3", "10³", ""), ("10^{3}", "10³", ""), ("x^2", "x²", ""), ("x^{2}", "x²", ""), ("2¹⁰", "2^10", ""), ("m^2", "m²", ""), ("5 m²", "5 m2", ""), ("5 cm^2", "5 cm2", ""), ("H₂O", "H2O", ""), ("6.022 × 10²³", "6.022e23", ""),
+    ("½", "0.5", ""), ("0.5", "½", ""), ("½", "1/2", ""), ("¼ km", "0.25 km", ""), ("1½", "1.5", ""), ("1 1/2 hours", "1.5 hours", ""), ("3/4", "0.75", ""), ("-3/4", "-0.75", ""), ("⅓", "1/3", ""), ("1⅓", "1 1/3", ""), ("\\frac{1}{2}", "0.5", ""), ("$\\frac{3}{4}$", "0.75", ""), ("\\boxed{42}", "42", ""), ("$42$", "42", ""), ("50\\%", "50%", ""),
 ]  # fmt: skip
 
 CITY = "What is the capital of France, Paris or Lyon?"
@@ -99,6 +103,9 @@ REFUSED = [
     # what the answer is called, and another one
     ("The number of bridges is not 19.", "19", BRIDGES), ("The sum of 19 and 2 is 21.", "19", BRIDGES), ("The town has 19 or 20 bridges.", "19", BRIDGES), ("The town has at least 19 bridges.", "19", BRIDGES), ("The town has 190 bridges.", "19", BRIDGES),
     ("The town has 19 bridges and 4 towers.", "19", BRIDGES), ("The number of bridges was 19, and is now 21.", "19", BRIDGES), ("Half of the 19 bridges.", "19", BRIDGES), ("Platform 17", "7", "Which platform?"), ("Not platform 7", "7", "Which platform?"), ("Platform 3, then platform 7", "7", "Which platform?"), ("Version 1.1", "1.10", "Which version is shown?"), ("Boat 7", "7", "Which platform?"), ("The film ends at 19:45.", "19:45", "When does the film begin?"), ("The number is 5.", "5", "Which city is it?"),
+    # a power is not digits, and a fraction not its parts
+    ("10³", "103", ""), ("10^3", "103", ""), ("x²", "x2", ""), ("m²", "m2", ""), ("2^10", "210", ""), ("5 × 10^3", "500", ""), ("5 x 10", "50", ""), ("1,500 × 10^3", "1500000000", ""), ("10^3.5", "1000.5", ""), ("5⁻²", "52", ""), ("10³ or 10²", "1000", ""), ("not 10³", "1000", ""),
+    ("½", "12", ""), ("1½", "11/2", ""), ("1/2", "1", ""), ("1/2", "2", ""), ("6/8", "3/4", ""), ("1/3", "0.333", ""), ("3/4/2011", "0.75", ""), ("1/0", "0", ""), ("\u2212½", "0.5", ""), ("between ½ and 1", "0.5", ""),
     # nothing
     ("", "5", ""), (" ", "5", ""), ("?", "5", ""), ("The answer is", "5", ""), ("The answer", "answer 5", ""), ("What", "Whatever", ""),
 ]  # fmt: skip

@@ -39,7 +39,8 @@ GOOD = [
     call("browse", "x") + SEARCH, call("search", "search-9") + SEARCH,
 ]  # fmt: skip
 BAD = {
-    "no_call": ["", "The answer is 42.", "<tool_call>search, please", "<tool_call>" + "{'a': [" * 20_000, '<tool_call>{"arguments": {}}'],
+    "no_call": ["", "The answer is 42.", "<tool_call>search, please", '<tool_call>{"arguments": {}}'],
+    "open": ["<tool_call>" + "{'a': [" * 20_000, SEARCH[:40], "<function=search><parameter=model>search-1", "<function=search><parameter=model>search-1</parameter>"],
     "unknown_function": [call("browse", "search-1"), '<tool_call>{"name": ["search"]}'],
     "broken_arguments": [SEARCH.replace(GIVEN, given) for given in ('"s"', '["search-1"]')],
     "unknown_slot": [SEARCH.replace(GIVEN, "null"), *[call("search", slot) for slot in ("answer-1", True, "")]],
@@ -156,7 +157,7 @@ def test_all_files_are_read_first_however_few_may_run_at_once(run, tmp_path):
 FUNCTIONS = [
     "<function=search><parameter=model>search-1</parameter></function>",
     "<tool_call>\n<function=search>\n<parameter=model>\nsearch-1\n</parameter>\n</function>\n</tool_call>",
-    '<function=search>{"model": "search-1"}</function>', "<function=search><parameter=model>search-1",
+    '<function=search>{"model": "search-1"}</function>', '<function=search>{"model": "search-1"}',
     f"<think>or <function=answer><parameter=model>answer-1</think>{SEARCH}",
     "<function=browse></function><function=search><parameter=model>search-1</parameter></function>",
 ]  # fmt: skip

@@ -36,6 +36,10 @@ def read(reply, last_chance=False):
     return method.read(Reply(reply), STATE, last_chance)
 
 
+def test_a_final_answer_that_is_a_number_has_its_spelling():
+    assert read('{"action": "final_answer", "answer": 1.10}') == Complete("1.10")
+
+
 @pytest.mark.parametrize("id, name", [(2, "two"), (1, "one"), ("2", "two")])
 def test_a_worker_is_named_by_the_id_that_is_shown(id, name):
     (u,) = read(call(id)).subtasks

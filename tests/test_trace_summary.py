@@ -277,7 +277,7 @@ def test_the_summary_is_asked_for_after_the_steps_that_the_server_has_read(run, 
     (json.dumps({"action": "summary", "params": {"summary": " 42 kg "}}), "42 kg"),
     (finish("42 kg", "partial", "the owner is missing"), "42 kg the owner is missing"),
     ("42 kg", "42 kg"), ("<think>Hm.</think>42 kg", "42 kg"), ("42 kg\n```bash\nls\n```", "42 kg"),
-    (act("LookAction"), ""), ("", ""), ("```bash\nls\n```", ""),
+    (act("LookAction"), ""), ("", ""), ("```bash\nls\n```", ""), ('{"action": "summary", "params": {"summary": "It has 18', ""),
 ])  # fmt: skip
 def test_a_summary_is_read_in_every_form(reply, summary):
     assert trace_summary.text_of(Reply(reply)) == summary

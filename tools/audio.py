@@ -10,7 +10,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from orchestra.kernel.prompts import DATA_CHARS, clock, fenced, named, say
+from orchestra.kernel.prompts import DATA_CHARS, fenced, named, say
 from orchestra.kernel.tool import AudioFile, Environment, tool
 from orchestra.kernel.vocabulary import WHOLE, Media, Window
 
@@ -55,3 +55,16 @@ def transcript(
         source = say("tools/notes", "transcript_of", name=named(file.name))
         return reading.answer_from(env, query, text, source)
     return say("notes", "transcript", name=named(file.name), text=fenced(text))
+
+
+def clock(seconds: float) -> str:
+    """A time in a recording, as a player shows it.
+
+    >>> clock(65.9), clock(3725.4)
+    ('1:05', '1:02:05')
+    """
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minute:02}:{second:02}"
+    return f"{minute}:{second:02}"

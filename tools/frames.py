@@ -14,8 +14,9 @@ from typing import Any
 import av
 from PIL import ImageChops, ImageStat
 
-from orchestra.kernel.prompts import clock, named, say
+from orchestra.kernel.prompts import named, say
 from orchestra.kernel.vocabulary import WHOLE, ToolError, Window
+from orchestra.tools.audio import clock
 from orchestra.tools.media import MAX_PIXELS, opened, origin_s
 from orchestra.tools.pictures import data_url, read_text
 

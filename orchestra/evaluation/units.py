@@ -66,11 +66,11 @@ OTHERS = (
     ("kilometre per hour", "km/h", "kmh", "kph", "kilometres an hour"),
     ("mile per hour", "mph", "mi/h", "miles an hour"),
     ("metre per second", "m/s"),
-    ("square metre", "m2", "m^2", "sq m", "sqm"),
-    ("square kilometre", "km2", "km^2", "sq km"),
+    ("square metre", "m2", "sq m", "sqm"),
+    ("square kilometre", "km2", "sq km"),
     ("square mile", "mi2", "sq mi"),
     ("square foot", "square feet", "ft2", "sq ft"),
-    ("cubic metre", "m3", "m^3", "cu m"),
+    ("cubic metre", "m3", "cu m"),
     ("degree celsius", "°c", "deg c", "degree c", "degree centigrade"),
     ("degree fahrenheit", "°f", "deg f", "degree f"),
     ("degree", "°", "deg"),
@@ -91,7 +91,9 @@ NAME_WORDS = 4  # of the longest name of a unit
 def unit_of(text: str) -> str:
     """The name of a unit in the singular; of an unknown one, its own text in lower case. Symbols
     of one letter, and those that differ only in case, as mW and MW, are read as they are written.
+    A power may be m^2 or m2.
     """
+    text = text.replace("^", "")
     known = symbol(text)
     if known:
         return known

@@ -4,6 +4,8 @@
 (True, True, False)
 >>> same("1.10", "1.1"), same("v1.10", "v1.1")
 (True, False)
+>>> same("$5 \\\\times 10^{3}$", "5000"), same("10\u00b3", "103"), same("1\u00bd", "1.5")
+(True, False, True)
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import re
 import unicodedata
 from datetime import datetime
 from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
 from orchestra.evaluation.units import SIGNS, differ, named_in, unit_of
+from orchestra.methods.answers import clean
 
 DATES = ("%Y-%m-%d", "%Y/%m/%d", "%d %B %Y", "%B %d %Y", "%d %b %Y", "%b %d %Y")
 MULTIPLES = {
@@ -59,6 +63,20 @@ BARE_POINT = re.compile(r"(?<![\w.])\.(?=\d)")  # .5
 SPACE_BEFORE_NUMBER = re.compile(r"(?<=[$€£])\s+(?=\d)")  # $ 5
 GROUPS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}([ '_])\d{3}(?:\1\d{3})*(?!\d)")  # 5 000
 POWER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?e[-+]?\d{1,2}(?!\w)", re.ASCII | re.I)
+# A power of ten, which may have a factor; and powers in print, but not the mass of an isotope
+TEN_TO = re.compile(
+    r"(?<![\w.,^])(?:(\d+(?:\.\d+)?) ?[×x·⋅*] ?)?10\^([-+]?\d{1,2})(?!\w|\.\d)",
+    re.ASCII,
+)
+SUPERSCRIPT = re.compile(r"(?<=[^\W⁰¹²³⁴-⁹])[⁺⁻]?[⁰¹²³⁴-⁹]+")
+LATEX_POWER = re.compile(r"\^\{([-+]?\w+)\}")
+LATEX_TIMES = re.compile(r"\\(?:times|cdot)(?![a-zA-Z])")
+# A fraction in one character, which may follow a number: 1½
+EVEN = re.compile(r"(?:(?<!\d)(\d{1,9}) ?)?([¼½¾⅕⅖⅗⅘⅛⅜⅝⅞])", re.ASCII)
+UNEVEN = re.compile(r"(?<=\d)(?=[⅐⅑⅓⅔⅙⅚])", re.ASCII)
+FRACTION = re.compile(
+    r"(-?)(?:(\d{1,9}) )?(\d{1,9})/(0*[1-9]\d{0,8})(?![\d/])", re.ASCII
+)
 LEADING_ZEROS = re.compile(r"(?<![\d.,:])0+(?=\d)(?!\d*:)")  # 007, not 07:49
 YEAR = re.compile(r"\d{4}")
 AROUND_A_DATE = re.compile(r"(?<=\d)(st|nd|rd|th)\b|\bof\b|[.,]|(?<=\bsep)t\b")
@@ -110,6 +128,8 @@ def same(a: str, b: str, question: str = "") -> bool:
         return False
     if _same_time(a, b, question):
         return True
+    if bool(FRACTION.match(a)) != bool(FRACTION.match(b)):
+        a, b = _as_decimal(a), _as_decimal(b)
     x = amount(a)
     y = amount(b)
     if x is not None and y is not None and not LABELS.search(question):
@@ -123,9 +143,13 @@ def same(a: str, b: str, question: str = "") -> bool:
 @lru_cache(maxsize=256)
 def spelled(text: str) -> str:
     """A text without the marks and the article around it, with one spelling for dashes and for
-    numbers: -0.5 for a typographic minus and .5, 0.00001 for 1e-05, 7 for 007.
+    numbers: -0.5 for a typographic minus and .5, 0.00001 for 1e-05, 7 for 007, 5000 for 5 × 10³,
+    0.5 for ½. A power stays one: x^2 for x².
     """
-    text = unicodedata.normalize("NFKC", text.replace("\u2019", "'"))
+    text = _without_latex(text)
+    text = EVEN.sub(_with_decimals, UNEVEN.sub(" ", text))
+    text = SUPERSCRIPT.sub(r"^\g<0>", text.replace("\u2019", "'"))
+    text = unicodedata.normalize("NFKC", text).replace("\u2044", "/")
     text = DASH.sub("-", text.strip(MARKS))
     text = DASH_IN_RANGE.sub("-", text)
     text = HALF.sub(r"\2m", text)
@@ -133,8 +157,33 @@ def spelled(text: str) -> str:
     text = GROUPS.sub(lambda found: found[0].replace(found[1], ""), text)
     text = SPACE_BEFORE_NUMBER.sub("", text)
     text = ARTICLE.sub("", text.strip(f"{MARKS}.,;!"))
+    text = TEN_TO.sub(lambda found: f"{found[1] or 1}e{found[2]}", text)
     text = POWER.sub(_without_exponent, text)
     return LEADING_ZEROS.sub("", text)
+
+
+def _without_latex(text: str) -> str:
+    """A text without the commands of LaTeX that a number may have."""
+    if "\\" in text or text[:1] == "$":
+        text = LATEX_TIMES.sub("×", clean(text.rstrip(f"{MARKS}.,;!")))
+    return LATEX_POWER.sub(r"^\1", text)
+
+
+def _with_decimals(mixed: re.Match[str]) -> str:
+    return str(int(mixed[1] or 0) + Decimal(str(unicodedata.numeric(mixed[2]))))
+
+
+def _as_decimal(text: str) -> str:
+    """A text that begins with a fraction with its decimal number, if that has an end."""
+    found = FRACTION.match(text)
+    if found is None:
+        return text
+    sign, whole, top, bottom = found.groups(default="0")
+    number = int(whole) + Fraction(int(top), int(bottom))
+    if 10**27 % number.denominator:
+        return text
+    decimal = Decimal(number.numerator) / number.denominator
+    return f"{sign}{decimal:f}{text[found.end() :]}"
 
 
 def _without_exponent(number: re.Match[str]) -> str:

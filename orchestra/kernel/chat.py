@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # a replay sends nothing
 
 REFUSALS = {400, 404, 405, 422, 500, 501}  # sent for a field that is not supported
 CUT = "length", "model_length", "max_tokens"  # finish_reason of half an answer
+MARKS = "<|", "<｜", "</s>", "[INST]", "_of_turn>", "<eos>"  # of chat templates
 
 
 # ---- one call ------------------------------------------------------------------------------------
@@ -256,20 +257,27 @@ def _with_tools_in_text(
 
 
 def _reply_of(data: Body, cost_usd: float | None) -> Reply:
-    """The text of a completion, with its tool calls as <tool_call> JSON. Some servers put the whole
-    reply into another field.
+    """The text of a completion without the markup of its chat template, with its tool calls as
+    <tool_call> JSON. Some servers put the whole reply into another field.
     """
     choice = data["choices"][0]
     message = choice["message"]
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(str(as_dict(part).get("text") or "") for part in content)
-    text = str(content or "") + _tool_calls_of(message)
+    text = str(content or "")
+    calls = _tool_calls_of(message)
     cut = str(choice.get("finish_reason")).lower() in CUT
-    if not text and not cut:
+    if not (text or calls or cut):
         others = [message.get(n) for n in ("reasoning_content", "reasoning", "refusal")]
         text = next((str(other) for other in others if other), "")
-    return Reply(text, cost_usd, cut, as_dict(choice.get("logprobs")).get("content"))
+    if any(mark in text for mark in MARKS):
+        from orchestra.kernel.markup import without_markup
+
+        text = without_markup(text)
+    return Reply(
+        text + calls, cost_usd, cut, as_dict(choice.get("logprobs")).get("content")
+    )
 
 
 def _tool_calls_of(message: Mapping[str, Any]) -> str:

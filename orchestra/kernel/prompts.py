@@ -190,26 +190,9 @@ def without_marks(answer: str) -> str:
     """An answer without the data marks that a model copied into it."""
     if "data " not in answer:
         return answer
-
-    def space_of(mark: re.Match[str]) -> str:
-        return "\n" if "\n" in mark[0] else " "
-
-    return MARK.sub(space_of, answer).strip()
+    return MARK.sub(lambda mark: "\n" if "\n" in mark[0] else " ", answer).strip()
 
 
 def after_thinking(reply: str) -> str:
     """The text after the thinking; some chat templates print only the closing tag."""
     return re.split(THINK_END, reply)[-1]
-
-
-def clock(seconds: float) -> str:
-    """A time in a recording, as a player shows it.
-
-    >>> clock(65.9), clock(3725.4)
-    ('1:05', '1:02:05')
-    """
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    if hours:
-        return f"{hours}:{minute:02}:{second:02}"
-    return f"{minute}:{second:02}"

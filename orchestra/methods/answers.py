@@ -5,7 +5,7 @@ The places where an answer can be, in the order in which they are tried:
 1. the last line that begins with "Answer:" and is not empty, with the lines below it up to a blank
    one;
 2. the last \\boxed{...} of LaTeX, which may have braces inside;
-3. the last JSON object with an "answer";
+3. the last JSON object with an "answer", which comes first where the whole reply is JSON;
 4. what is between <answer> and </answer>, the last time;
 5. the last line that is more than markup; of a long line, its last sentence. A line that ends
    with a colon is none: it announces what should follow;
@@ -16,18 +16,20 @@ The places where an answer can be, in the order in which they are tried:
     >>> answer_of(r"So \\[ x = \\boxed{\\frac{1}{2}} \\]"), answer_of('{"answer": ["a", 2]}')
     ('1/2', 'a, 2')
 
-A reply that was cut off has no answer, whatever it holds: see reasoning.py, which asks for it.
+A reply that was cut off has no answer, whatever it holds: see reasoning.py, which asks for it. A
+reply that is JSON and ends within it was cut off, too, even if the endpoint does not say so. Where
+such JSON comes after a text, only a label or a box has the answer.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from orchestra.kernel.prompts import after_thinking
-from orchestra.methods.replies import objects
+from orchestra.methods.repair import is_open
+from orchestra.methods.replies import OBJECT_START, as_text, objects
 
 LINE_CHARS = 200  # of a longer last line, the last sentence is the answer
 
@@ -53,18 +55,33 @@ TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\{([^{}]*)\}")
 SPACE = re.compile(r"\\[,;:! ]|(?<!\\)~")
 SYMBOLS = {"{,}": ",", "\\%": "%", "\\$": "$", "^\\circ": "°", "^{\\circ}": "°"}
 KEY = re.compile(r"[\"'](?:final[_ ])?answer[\"']\s*:", flags=re.I)
+JSON = re.compile(
+    rf"\s*(?:```\w*\s*)?\[?\s*{OBJECT_START.pattern}"
+)  # it begins a reply
 KEYS = "answer", "final_answer", "Answer", "final answer"
 
 
 def answer_of(reply: str) -> str:
     """The answer in a complete reply; "" if it has none."""
     text = after_thinking(reply)
-    for candidates in (_labelled, _boxed, _in_json, _tagged, _last_line, _stated):
+    places = [_labelled, _boxed, _in_json, _tagged, _last_line, _stated]
+    is_json = JSON.match(text)
+    if is_half(text):
+        places = [] if is_json else [_labelled, _boxed]
+    elif is_json and text.rstrip("`\n ]").endswith("}"):
+        places.insert(0, _in_json)
+    for candidates in places:
         for candidate in reversed(candidates(text)):
-            answer = _clean(candidate)
-            if answer:
+            answer = clean(candidate)
+            if answer and not is_half(answer):
                 return answer
     return ""
+
+
+def is_half(text: str) -> bool:
+    """Whether a text ends within a JSON object."""
+    start = OBJECT_START.search(text)
+    return start is not None and is_open(text[start.start() :])
 
 
 # ---- the six places ------------------------------------------------------------------------------
@@ -115,7 +132,7 @@ def _as_text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(_as_text(item) for item in value)
     is_value = isinstance(value, int | float)  # true and false are
-    return json.dumps(value) if is_value else ""
+    return as_text(value) if is_value else ""
 
 
 def _tagged(text: str) -> list[str]:
@@ -156,7 +173,7 @@ def _contents(lines: Iterable[str]) -> list[str]:
     return [line for line in stripped if not MARKUP.fullmatch(line)]
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """An answer without what surrounds it, and without the commands of LaTeX in it."""
     text = PLACEHOLDER.sub("", text)
     boxes = _boxed(text)

@@ -46,6 +46,7 @@ from orchestra.kernel.vocabulary import (
 )
 from orchestra.methods.replies import (
     TEXT,
+    as_text,
     closed_object,
     const,
     find_action,
@@ -238,8 +239,7 @@ def read_decision(
 def answer_in(params: dict[str, Any]) -> str:
     """The answer in the params of an action. Raises ModelMistake if there is none."""
     value = params.get("answer")
-    is_missing = value in (None, [], {})  # 0 and False are answers
-    answer = "" if is_missing else without_marks(str(value).strip())
+    answer = "" if value in ([], {}) else without_marks(as_text(value))
     if not answer:
         raise ModelMistake("empty_answer", wanted="complete")
     return answer

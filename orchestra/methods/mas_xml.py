@@ -12,8 +12,9 @@ line of the reply.
 4. Only the first <edge> counts, wherever it is. Its <from> and <to> are paired in their order; what
    is left over is ignored. Edges and ${id} need not match: a ${id} is replaced if that agent runs
    earlier.
-5. Without an agent, <answer> or plain text is the answer. With a low degree of MAS, the first agent
-   counts. An <answer> behind it must name its output: with another one, the reply says two things.
+5. Without an agent, <answer> or plain text is the answer; of JSON, its "answer". With a low degree
+   of MAS, the first agent counts. An <answer> behind it must name its output: with another one, the
+   reply says two things.
 
 What the released code refuses is refused here too: unknown agents, ids in edges that no agent has,
 cycles, several agents without edges, isolated agents, several sinks, and a debate without a list of
@@ -41,6 +42,7 @@ from xml.sax.saxutils import unescape
 from orchestra.kernel.placing import cycle
 from orchestra.kernel.prompts import after_thinking
 from orchestra.kernel.vocabulary import ModelMistake, SubTask
+from orchestra.methods.answers import KEY, answer_of, is_half
 from orchestra.methods.replies import THINK_START
 
 AGENT_BY_NAME = {  # SubTask.agent, by the agent_name of the format
@@ -134,7 +136,8 @@ def _direct_answer(text: str) -> str:
     if answer is None and TAG.search(text) is None:
         plain = after_thinking(text)
         is_thinking = re.search(THINK_START, plain)  # that did not end
-        answer = "" if is_thinking else plain.strip()
+        answer = "" if is_thinking or is_half(plain) else plain.strip()
+        answer = answer_of(answer) if KEY.search(answer) else answer
     if not answer:
         fail("no_agent", start=repr(text.strip()[:80]))
     return answer

@@ -49,7 +49,14 @@ from orchestra.kernel.vocabulary import (
     Status,
     Step,
 )
-from orchestra.methods.replies import TEXT, closed_object, const, find_action, one_of
+from orchestra.methods.replies import (
+    TEXT,
+    as_text,
+    closed_object,
+    const,
+    find_action,
+    one_of,
+)
 
 PROMPTS = "react/messages"
 STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
@@ -314,17 +321,6 @@ def status_of(report: Mapping[str, Any]) -> Status:
     """The status of a report: "done" if there is none, "partial" if it is not one of ours."""
     word = as_text(report.get("status")).lower() or "done"
     return next((status for status in STATUSES if status == word), "partial")
-
-
-def as_text(value: Any) -> str:
-    """A field of a reply as text; "" for null."""
-    if value is None:
-        return ""
-    return (
-        value.strip()
-        if isinstance(value, str)
-        else json.dumps(value, ensure_ascii=False)
-    )
 
 
 # ---- what the steps say about the next one -------------------------------------------------------

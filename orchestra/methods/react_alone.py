@@ -37,7 +37,6 @@ from orchestra.methods.react import (
     PROMPTS,
     Action,
     Offer,
-    as_text,
     has_few_steps,
     is_refused_report,
     like_patterns,
@@ -46,6 +45,7 @@ from orchestra.methods.react import (
     summarized,
 )
 from orchestra.methods.react_careful import CarefulReact
+from orchestra.methods.replies import as_text
 
 SAME_CALLS = 3
 

@@ -5,6 +5,11 @@ prose, as a tool call, or slightly broken. And the JSON schemas that ask for suc
     {'action': 'complete'}
     >>> find_action('{"name": "finish", "arguments": "{\\\\"status\\\\": \\\\"done\\\\"}"}')
     {'action': 'finish', 'params': {'status': 'done'}}
+
+Numbers keep their spelling:
+
+    >>> as_text(find_action('{"action": "complete", "answer": 1.10}')["answer"])
+    '1.10'
 """
 
 from __future__ import annotations
@@ -19,12 +24,14 @@ from orchestra.kernel.vocabulary import ModelMistake
 
 MAX_CHARS = 200_000  # a longer reply is cut: no decision is that long
 MAX_OBJECTS = 200  # attempts to read an object
-REPAIR_CHARS = 10_000  # json-repair takes quadratic time for some texts
 MAX_DEPTH = 64
 THINK_START = r"<(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[THINK\]|◁think▷"
-OBJECT_START = re.compile(r"\{\s*[\"}]")  # of JSON, not of LaTeX
-ENDED = re.compile(r"(?:```|</\w+>)\s*$")
-STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.S)
+OBJECT_START = re.compile(r"\{\s*(?:[\"'“}]|\w+[\"']?\s*:|\Z)")  # of JSON, not of LaTeX
+# A tool call that is more than JSON, see calls.py; or an object
+CALL = re.compile(
+    r"(<(?:function=|invoke |tool_call>\s*[\w.-]|\|tool_call_begin|｜tool▁call▁begin)"
+    rf"|\[TOOL_CALLS\]\s*\w)|{OBJECT_START.pattern}"
+)
 # A backslash of LaTeX, which JSON reads as a control character or not at all: \frac, \times, \rho,
 # \neq, "\,". A line break before a word or a variable ("\nu = 3") stays one.
 LATEX = re.compile(
@@ -41,6 +48,38 @@ JsonSchema = dict[str, Any]
 TEXT: JsonSchema = {"type": "string"}
 
 
+class Spelled(float):
+    """A number of JSON with a point or an exponent: its text is as the model wrote it."""
+
+    def __init__(self, spelling: str) -> None:
+        self.spelling = spelling
+
+    def __str__(self) -> str:
+        return self.spelling
+
+
+DECODER = json.JSONDecoder(parse_float=Spelled, strict=False)
+
+
+def as_text(value: Any) -> str:
+    """A value of JSON as text; "" for null."""
+    if value is None:
+        return ""
+    return value.strip() if isinstance(value, str) else as_json(value)
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON, in which numbers keep their spelling."""
+    if isinstance(value, dict):
+        rows = [f"{as_json(key)}: {as_json(item)}" for key, item in value.items()]
+        return f"{{{', '.join(rows)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(as_json, value))}]"
+    if isinstance(value, Spelled):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
 def find_action(reply: str, cut: bool = False) -> dict[str, Any]:
     """The last of the `actions` of a reply. Raises ModelMistake."""
     return actions(reply, cut)[-1]
@@ -51,42 +90,25 @@ def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
     the reply was `cut` off or ends within its JSON: half a decision must not be guessed. A tool
     call, {"name", "arguments"}, is an action of that name. Raises ModelMistake if there is none.
     """
-    text = LATEX.sub(r"\1\\\\", reply[:MAX_CHARS])
-    text = _without_thinking(text, cut)
+    text = _without_thinking(reply[:MAX_CHARS], cut)
+    first = CALL.search(text)
+    if first is not None and first[1] and not cut:
+        from orchestra.methods import calls
+
+        text = calls.as_objects(text)
     found = _actions(_objects(text))
-    if not found:
-        if cut:
-            raise ModelMistake("cut")
-        if is_open(text):
-            raise ModelMistake("open")
-        found = _actions(_repaired_objects(text))
+    if not found and cut:
+        raise ModelMistake("cut")
+    found = found or _actions(_repaired_objects(text))
     if not found:
         raise ModelMistake("not_json", start=repr(text.strip()[:80]))
     return found
 
 
-def is_open(text: str) -> bool:
-    """Whether the JSON of a text ends within a string or an object. A stray quotation mark in JSON
-    that has all its braces does not count, nor what comes before the end of a fence or a tag.
-
-    >>> is_open('{"a": "It was built in 18'), is_open('{"a": {}'), is_open('{"a": "5" disk"}')
-    (True, True, False)
-    """
-    if ENDED.search(text):
-        return False
-    start = OBJECT_START.search(text)
-    rest = text[start.start() :] if start else ""
-    outside = STRING.sub("", rest)
-    is_in_string = '"' in outside
-    is_in_object = outside.count("{") > outside.count("}")
-    return (is_in_string or is_in_object) and rest.count("{") > rest.count("}")
-
-
 def objects(text: str) -> list[Any]:
     """The outermost JSON objects of a text, left to right; if none is valid, what json-repair finds
-    from the first brace on.
+    from the first one on. Raises ModelMistake if the text ends within an object.
     """
-    text = LATEX.sub(r"\1\\\\", text[:MAX_CHARS])
     return _objects(text) or _repaired_objects(text)
 
 
@@ -101,12 +123,12 @@ def _without_thinking(text: str, cut: bool) -> str:
     if cut:  # the thinking may not have ended
         last = re.split(THINK_START, last)[0]
     outside = "".join(kept) + last
-    return outside if cut or "{" in outside else text
+    return outside if cut or "{" in outside or CALL.search(outside) else text
 
 
 def _objects(text: str) -> list[Any]:
-    """Every outermost JSON object, left to right."""
-    decoder = json.JSONDecoder()
+    """Every outermost JSON object, left to right, up to one that does not end."""
+    text = LATEX.sub(r"\1\\\\", text[:MAX_CHARS])
     found = []
     position = 0
     for _ in range(MAX_OBJECTS):
@@ -114,30 +136,24 @@ def _objects(text: str) -> list[Any]:
         if start is None:
             break
         try:
-            value, position = decoder.raw_decode(text, start.start())
+            value, position = DECODER.raw_decode(text, start.start())
             found.append(value)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
+            rest = text[getattr(error, "pos", 0) :]
+            if "Unterminated" in str(error) or "}" not in rest:
+                break
             position = start.start() + 1
     return found
 
 
 def _repaired_objects(text: str) -> list[Any]:
-    """What json-repair finds from the first brace on."""
-    if "{" not in text:
+    """What json-repair finds from the first object on."""
+    start = OBJECT_START.search(text)
+    if start is None:
         return []
-    repaired = _repaired(text[text.index("{") :])
-    return repaired if isinstance(repaired, list) else [repaired]
+    from orchestra.methods import repair  # seldom needed
 
-
-def _repaired(text: str) -> Any:
-    import json_repair  # seldom needed
-
-    if len(text) > REPAIR_CHARS:
-        return None
-    try:
-        return json_repair.loads(text)
-    except Exception:  # none is documented; seen: AssertionError, RecursionError
-        return None
+    return repair.objects(LATEX.sub(r"\1\\\\", text[start.start() :]))
 
 
 def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
@@ -158,14 +174,16 @@ def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _decoded(params: str) -> Any:
-    """Params that are a JSON string, even if it was encoded twice; another text stays as it is."""
+    """Params that are a JSON string, even if it was encoded twice; another text stays as it is.
+    Raises ModelMistake for half of one.
+    """
     value: Any = params
     for _ in range(2):
         if isinstance(value, str):
             try:
-                value = json.loads(value)
+                value = DECODER.decode(LATEX.sub(r"\1\\\\", value))
             except (ValueError, RecursionError):
-                value = _repaired(value) or value
+                value = (_repaired_objects(value) or [value])[0]
     return value if isinstance(value, dict) else params
 
 
@@ -179,8 +197,8 @@ def shallow(value: Any, depth: int = MAX_DEPTH) -> bool:
 
 def _encodable(value: dict[str, Any]) -> dict[str, Any]:
     """The same JSON with each half of a surrogate pair, as \\ud83d alone, replaced."""
-    text = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
-    clean: dict[str, Any] = json.loads(text.decode("utf-16", "replace"))
+    text = as_json(value).encode("utf-16", "surrogatepass")
+    clean: dict[str, Any] = DECODER.decode(text.decode("utf-16", "replace"))
     return clean
 
 

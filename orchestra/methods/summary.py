@@ -120,13 +120,15 @@ def short_request(u: SubTask, trace: Sequence[Step]) -> Messages:
 
 def text_of(reply: Reply) -> str:
     """The summary in a reply, which is an action with it or plain text. "" if there is none, or if
-    the reply was cut off.
+    the reply was cut off or ends within its JSON.
     """
     if reply.cut:
         return ""
     try:
         action = find_action(reply.text)
-    except ModelMistake:
+    except ModelMistake as mistake:
+        if mistake.rule == "open":
+            return ""
         return after_thinking(reply.text).partition(FENCE)[0].strip()
     params = action.get("params")
     fields = params if isinstance(params, dict) else {}

@@ -22,7 +22,7 @@ Differences from the paper / the released code
    weights P; the training's preferences are sentences without numbers. Experts do not read it.
 8. 8 turns, as in a popular port; the paper has 50 (--rounds 50).
 9. The tools have no `query`, but models give one: the expert reads it below the problem.
-10. Calls are also read as <function=...>, the markup of some chat templates.
+10. Calls are also read in the markup of other chat templates (calls.py).
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ from orchestra.kernel.vocabulary import (
 )
 from orchestra.methods import experts
 from orchestra.methods.files_as_text import read_files_first
-from orchestra.methods.function_markup import as_tool_calls
 from orchestra.methods.replies import TEXT, actions
 from orchestra.methods.toolorchestra_context import gathered, kind_of
 
@@ -124,7 +123,7 @@ class ToolCall(NamedTuple):
 
 def read_call(reply: str, cut: bool = False) -> ToolCall:
     """The first usable call. `arguments` may be a JSON string, even encoded twice; the closing tag
-    may be missing; thinking and prose may surround it; it may be <function=...>.
+    may be missing; thinking and prose may surround it; it may be markup (calls.py).
 
     Raises ModelMistake for the first call, or if the reply was `cut` off.
 
@@ -132,7 +131,7 @@ def read_call(reply: str, cut: bool = False) -> ToolCall:
     ToolCall(tool='search', slot='search-1', query='')
     """
     try:
-        calls = actions(reply if cut else as_tool_calls(reply), cut)
+        calls = actions(reply, cut)
     except ModelMistake as mistake:
         if mistake.rule in ("cut", "open"):
             raise
