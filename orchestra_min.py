@@ -64,7 +64,7 @@ from orchestra.kernel.folder import (
 from orchestra.kernel.job import FAILURES, Agent, Job, has_worked
 from orchestra.kernel.memory import best_supported_answer, opened
 from orchestra.kernel.method import Method
-from orchestra.kernel.money import Ledger, Purse, reserve_usd
+from orchestra.kernel.money import Ledger, Purse, add_usd, reserve_usd
 from orchestra.kernel.placing import Graph, Placed, ready, refine, waiting
 from orchestra.kernel.prompts import explained, say
 from orchestra.kernel.tape import (
@@ -316,8 +316,8 @@ class Run:
             )
             ending = replace(ending, why="; ".join(filter(None, [ending.why, told])))
         purse = self.purse
-        used = purse.calls, purse.tokens, purse.spent_usd, purse.paid_usd
-        return Outcome(answer, ending, t, *used)
+        costs = add_usd(*purse.costs), add_usd(*purse.paid)
+        return Outcome(answer, ending, t, purse.calls, purse.tokens, *costs)
 
     # ---- a decision ------------------------------------------------------------------------------
 

@@ -233,7 +233,7 @@ def test_a_last_decision_that_is_unusable_does_not_hide_that_the_rounds_were_ove
 def test_the_totals_of_the_tape_are_those_of_the_purse(folder):
     end = read_events(folder)[-1]
     totals = totals_in(folder)
-    assert totals == Totals(end["calls"], end["tokens"], end["cost_usd"])
+    assert totals == Totals(end["calls"], end["tokens"], end["cost_usd"], end["cost_usd"])
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -253,6 +253,6 @@ def test_tape_and_purse_agree(method, usage, budget_usd, endpoint):
     run = orchestrate(
         "?", pool=pool, options=Options.of(method=method, budget_usd=budget_usd), out="run"
     )
-    expected = Totals(run.calls, run.tokens, run.cost_usd)
+    expected = Totals(run.calls, run.tokens, run.cost_usd, run.paid_usd)
     assert totals_in(Path("run")) == expected
     assert usage != {"cost": 0.25} or run.cost_usd == 0.25 * (run.tokens // 110)

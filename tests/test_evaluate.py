@@ -202,7 +202,9 @@ def test_shares_that_only_rounding_makes_more_than_is_left_are_still_shares(tmp_
         (tmp_path / f"runs/{n}").mkdir(parents=True)
     monkeypatch.setattr(Budget, "_reserved_usd", lambda self, folder: held[int(folder.name)])
     plan = SimpleNamespace(out=tmp_path, folder=lambda q: tmp_path / "runs" / q.name)
-    budget = Budget(0.6, plan, [{"run": "past", "cost_usd": 0.0495, "status": "done"}])
+    costs = {"cost_usd": 0.0495, "paid_usd": 0.0495, "judge_usd": 0.0}
+    past = {"run": "past", "answer": "42", "status": "done", **costs}
+    budget = Budget(0.6, plan, [past])
     assert all(budget.share(SimpleNamespace(name=f"{n}"), 4, True) for n in range(4))
 
 

@@ -109,7 +109,7 @@ def test_a_transcription_sends_model_hint_and_sound(cassette, chat):
         pool = Pool((backend_at(url),), MODEL)
         env = Environment(task, pool[MODEL], pool, chat, chat.tape, purse, Path())
         text = hearing._transcription(env, engine, SPEECH.read_bytes(), minutes=1.0)
-    assert "September 23" in text and purse.spent_usd == purse.paid_usd == 0.01
+    assert "September 23" in text and purse.costs == purse.paid == [0.01]
 
 
 def test_a_search_reads_title_link_and_text_of_each_page(cassette, monkeypatch):

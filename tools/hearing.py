@@ -76,15 +76,15 @@ def _transcription(
     price = engine.usd_per_minute
     cost_usd = None if price is None else price * minutes
     if not env.purse.affords(cost_usd):
-        raise BudgetExceeded(
-            f"budget exhausted: transcription costs {cost_usd:.6f} USD"
-        )
+        shown = "an unknown amount of" if cost_usd is None else f"{cost_usd:.6f}"
+        raise BudgetExceeded(f"budget exhausted: transcription costs {shown} USD")
     backend = env.pool[engine.backend]
     fields = {"model": engine.transcription_model, "prompt": env.task.question}
     digest = hashlib.sha256(sound).hexdigest()
     request = {"url": backend.base_url, "sha256": digest, **fields}
-    send = partial(_upload, backend, fields, sound, cost_usd, env.chat.timeout_s)
+    send = partial(_upload, backend, fields, sound, env.chat.timeout_s)
     bill = Bill(env.chat.ledger, env.purse, backend, cost_usd)
+    bill.assumed_usd = cost_usd  # known, and the endpoint reports none
     outcome = env.chat.exchange("transcription", request, send, bill)
     if isinstance(outcome, Failure):
         raise endpoint_error(backend, outcome)
@@ -92,13 +92,9 @@ def _transcription(
 
 
 def _upload(
-    backend: Backend,
-    fields: dict[str, str],
-    sound: bytes,
-    cost_usd: float | None,
-    timeout_s: float,
+    backend: Backend, fields: dict[str, str], sound: bytes, timeout_s: float
 ) -> Response:
-    """One attempt. Its response is a completion with the text and the cost. Raises NoAnswer."""
+    """One attempt. Its response is a completion with the text. Raises NoAnswer."""
     url = f"{backend.base_url.rstrip('/')}/audio/transcriptions"
     headers = {"authorization": f"Bearer {key_of(backend)}"}
     files = {"file": ("audio.wav", sound, "audio/x-wav")}
@@ -108,10 +104,7 @@ def _upload(
         text = json.loads(response.content)["text"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return response
-    completion = {
-        "choices": [{"message": {"content": str(text)}}],
-        "usage": {"cost": cost_usd},
-    }
+    completion = {"choices": [{"message": {"content": str(text)}}]}
     return response._replace(content=json.dumps(completion).encode())
 
 

@@ -31,8 +31,14 @@ def list_runs(folder: Path, as_json: bool) -> int:
                 rows.append({"run": name, **_row_of(run)})
         except (ConfigError, OSError) as error:
             rows.append({"run": name, "state": "damaged", "why": str(error)})
-    put(json.dumps(rows) if as_json else table_with_why(LISTED, rows))
+    put(json.dumps(rows) if as_json else table_with_why(LISTED, [*map(_shown, rows)]))
     return 0
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the table. A damaged run has no cost; that of another may be unknown."""
+    cost_usd = row.get("cost_usd", "-")
+    return {**row, "cost_usd": "unknown" if cost_usd is None else cost_usd}
 
 
 def _row_of(run: Path) -> dict[str, Any]:

@@ -18,18 +18,8 @@ from orchestra_min import Outcome
 
 PROGRAM = "orchestra-min"
 KEYS = (
-    *(
-        "answer",
-        "state",
-        "cause",
-        "why",
-        "fallback",
-        "cost_usd",
-        "paid_usd",
-        "calls",
-        "tokens",
-    ),
-    *("reused_calls", "saved_usd", "rounds", "failed_subtasks", "latency_s", "run"),
+    "answer state cause why fallback cost_usd paid_usd calls tokens reused_calls saved_usd rounds "
+    "failed_subtasks latency_s run"
 )
 SHOWN = ("decision", "result", "notice")  # the events with a line of their own
 LINE_CHARS = 200
@@ -201,29 +191,24 @@ def report(outcome: Outcome, a: argparse.Namespace, redact: Text) -> None:
 
 def row_of(outcome: Outcome) -> dict[str, Any]:
     """An outcome as the JSON object of --json."""
-    row = {key: getattr(outcome, key, None) for key in KEYS}
+    row = {key: getattr(outcome, key, None) for key in KEYS.split()}
     row |= {
         "cause": outcome.ending.cause,
         "why": outcome.ending.why,
         "run": str(outcome.run),
     }
-    row |= {"answer": outcome.answer or None, "fallback": outcome.fallback}
-    return row | _reused(outcome.run)
+    return {**row, "answer": outcome.answer or None, **_reused(outcome.run)}
 
 
 def _reused(run: Path) -> dict[str, Any]:
     """What a run took from others; most take nothing, which their run.json shows."""
-    saved = {"reused_calls": 0, "saved_usd": 0.0}
     more = read_manifest(run).more
-    if more.get("reuse") or more.get("parent"):
-        from orchestra.report.totals import totals_in
+    if not (more.get("reuse") or more.get("parent")):
+        return {"reused_calls": 0, "saved_usd": 0.0}
+    from orchestra.report.totals import totals_in
 
-        totals = totals_in(run)
-        saved = {
-            "reused_calls": totals.reused_calls,
-            "saved_usd": totals.saved_usd or 0.0,
-        }
-    return saved
+    totals = totals_in(run)
+    return {"reused_calls": totals.reused_calls, "saved_usd": totals.saved_usd}
 
 
 def _notes(row: Mapping[str, Any], is_quiet: bool) -> Iterator[str]:

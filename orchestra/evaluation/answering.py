@@ -18,13 +18,13 @@ from typing import Any
 from orchestra import methods as shipped
 from orchestra.command.names import LISTED, objects, redact_of
 from orchestra.command.redact import Redact
-from orchestra.evaluation.judge import RULES, verdict
+from orchestra.evaluation.judge import RULES, forget_budget, verdict
 from orchestra.evaluation.questions import Key, Question, QuestionRow
 from orchestra.evaluation.scores import exact, matches
 from orchestra.kernel.chat import Chat
 from orchestra.kernel.folder import Event, Options, read_events, read_manifest
 from orchestra.kernel.http import NoAnswer, Response, by_requests
-from orchestra.kernel.money import Purse
+from orchestra.kernel.money import Ledger, Purse
 from orchestra.kernel.tape import Answer, Exchange, Source, Tape, exchanges
 from orchestra.kernel.vocabulary import (
     RATE_LIMITS,
@@ -35,7 +35,7 @@ from orchestra.kernel.vocabulary import (
     Place,
     Pool,
 )
-from orchestra.report.totals import totals_in
+from orchestra.report.totals import Totals, totals_in, totals_of
 from orchestra.variation.reuse import answers_of
 from orchestra_min import Outcome, ending_of, orchestrate, resume
 
@@ -165,26 +165,29 @@ def answer(
         row |= {"status": "starved", "why": str(error)}
     except (EndpointError, ConfigError, OSError) as error:
         ending = ending_of(error)
-        row |= {"state": ending.state, "cause": ending.cause, "cost_usd": None}
+        row |= {"state": ending.state, "cause": ending.cause}
         row |= {"why": " ".join(ending.why.split())}
+    row |= _costs_of(folder, plan.judge)
     return {**row, "notices": notices, "refused": len(refused)}
 
 
 def _fields_of(outcome: Outcome) -> QuestionRow:
     """The outcome of a run, as a part of a row."""
-    totals = totals_in(outcome.run)
-    names = ("answer", "state", "rounds", "calls", "tokens", "cost_usd", "paid_usd")
-    fields = {
-        name: getattr(outcome, name) for name in (*names, "failed_subtasks", "fallback")
-    }
-    return {
-        **fields,
-        "cause": outcome.ending.cause,
-        "why": outcome.ending.why,
-        "latency_s": outcome.latency_s,
-        "reused_calls": totals.reused_calls,
-        "saved_usd": totals.saved_usd,
-    }
+    names = ("answer", "state", "rounds", "failed_subtasks", "fallback", "latency_s")
+    fields = {name: getattr(outcome, name) for name in names}
+    return {**fields, "cause": outcome.ending.cause, "why": outcome.ending.why}
+
+
+def _costs_of(folder: Path, judge: Backend | None) -> QuestionRow:
+    """What a run and its judge cost, by their tapes: also of a run that failed."""
+    totals = judged = Totals()
+    if begun(folder):
+        totals = totals_in(folder)
+    if begun(folder) and judge:
+        manifest = replace(read_manifest(folder), pool=Pool((judge,), judge.name))
+        judged = totals_of(manifest, exchanges(folder / RULES["judge"].tape))
+    costs = {"judge_usd": judged.cost_usd, "judge_paid_usd": judged.paid_usd}
+    return {**vars(totals), **costs}
 
 
 @dataclass(frozen=True)
@@ -252,26 +255,30 @@ class _Attempt:
             "match": matches(given, self.q.accepted, self.q.question),
         }
         left_usd = self.share_usd - (outcome.cost_usd or 0.0)
-        purse = Purse(None if left_usd == math.inf else left_usd)
         if self.plan.judge is not None:
-            row["judge"] = self._verdict(outcome.run, given, self.plan.judge, purse)
-        return {**row, "judge_usd": purse.spent_usd, "status": "done"}
+            row["judge"] = self._verdict(outcome.run, given, self.plan.judge, left_usd)
+        return {**row, "status": "done"}
 
     def _verdict(
-        self, run: Path, given: str, judge: Backend, purse: Purse
+        self, run: Path, given: str, judge: Backend, left_usd: float
     ) -> bool | None:
-        """The judge's verdict; its calls are on a tape of their own in the run folder."""
+        """The judge's verdict; its calls are on a tape of their own in the run folder. The ledger
+        has the limit, so that a larger share makes the same requests, and pays none again.
+        """
+        is_limited = left_usd < math.inf
+        ledger = Ledger(left_usd if is_limited else None)
+        purse = Purse(math.inf if is_limited else None)
         options = self.plan.options
         rule = RULES["judge"]
         earlier = self.plan.reused(self.q)
         sources = [_verdict_of(earlier, rule.tape)] if earlier else []
         redact = Redact([judge.api_key_env])
+        forget_budget(run / rule.tape)
         tape = Tape(run / rule.tape, "resume", sources, redact, self.watch.cancelled)
         with closing(tape):
             how: Any = {"send": self.watch.send, "notify": self.watch.notify}
-            chat = Chat(
-                tape, timeout_s=options.timeout_s, patience_s=options.patience_s, **how
-            )
+            limits = options.timeout_s, options.patience_s
+            chat = Chat(tape, ledger, *limits, **how)
             what = self.q.question, self.q.accepted, given
             return verdict(rule, *what, judge, chat, purse)
 

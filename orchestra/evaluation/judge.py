@@ -7,13 +7,17 @@ Correct or Incorrect.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from orchestra.evaluation.scores import exact
 from orchestra.kernel.chat import Chat
+from orchestra.kernel.folder import write_whole
 from orchestra.kernel.money import Purse
 from orchestra.kernel.prompts import after_thinking, fenced, render, say
+from orchestra.kernel.tape import OVER_BUDGET, rows_of
 from orchestra.kernel.vocabulary import Backend, ConfigError, Pool
 
 AROUND_A_VERDICT = " \n\t.*`\"'"
@@ -103,6 +107,16 @@ def verdict(
         messages.append({"role": "assistant", "content": reply})
         messages.append({"role": "user", "content": say("evaluation/notes", "again")})
     return None
+
+
+def forget_budget(tape: Path) -> None:
+    """Take calls off a tape that an earlier budget did not cover: this one may cover them."""
+    rows = list(rows_of(tape))
+    kept = [r for r in rows if r.get("failure", {}).get("cause") != OVER_BUDGET]
+    if len(kept) < len(rows):
+        write_whole(
+            tape, "".join(f"{json.dumps(r, ensure_ascii=False)}\n" for r in kept)
+        )
 
 
 def _right_answer(accepted: Sequence[str]) -> str:

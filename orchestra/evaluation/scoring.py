@@ -23,7 +23,7 @@ from orchestra.command.redact import Redact
 from orchestra.command.terminal import printable, usd
 from orchestra.evaluation import gaia
 from orchestra.evaluation.executors import MOST
-from orchestra.evaluation.judge import RULES, judge_of, verdict
+from orchestra.evaluation.judge import RULES, forget_budget, judge_of, verdict
 from orchestra.evaluation.questions import QuestionRow, accepted_of, key_of
 from orchestra.evaluation.running import checked_pool
 from orchestra.evaluation.scores import exact, matches
@@ -37,8 +37,7 @@ from orchestra.evaluation.sweep_folder import (
 from orchestra.kernel.chat import Chat
 from orchestra.kernel.folder import read_manifest, write_whole
 from orchestra.kernel.money import DEFAULT_OUTPUT_TOKENS, Ledger, Purse, add_usd
-from orchestra.kernel.tape import OVER_BUDGET, Tape
-from orchestra.kernel.tape import rows_of as rows_on
+from orchestra.kernel.tape import Tape
 from orchestra.kernel.vocabulary import (
     Backend,
     BudgetExceeded,
@@ -170,8 +169,8 @@ class _Judging:
             self.scorer,
             score=found,
             judge=self.judge.model,
-            cost_usd=purse.spent_usd,
-            paid_usd=purse.paid_usd,
+            cost_usd=add_usd(*purse.costs),
+            paid_usd=add_usd(*purse.paid),
             **({"why": why} if found is None else {}),
         )
 
@@ -184,23 +183,13 @@ class _Judging:
             return bool(given)
         question = _question_of(row, self.runs)
         file = self.runs / row["run"] / rule.tape
-        _forget_budget(file)
+        forget_budget(file)
         redact = Redact([self.judge.api_key_env])
         with closing(
             Tape(file, "resume", redact=redact, cancelled=self.cancelled)
         ) as tape:
             chat = Chat(tape, self.ledger, self.timeout_s, self.patience_s)
             return verdict(rule, question, accepted, given, self.judge, chat, purse)
-
-
-def _forget_budget(tape: Path) -> None:
-    """Take calls off a tape that an earlier --budget did not cover: this one may cover them."""
-    rows = list(rows_on(tape))
-    kept = [r for r in rows if r.get("failure", {}).get("cause") != OVER_BUDGET]
-    if len(kept) < len(rows):
-        write_whole(
-            tape, "".join(f"{json.dumps(r, ensure_ascii=False)}\n" for r in kept)
-        )
 
 
 def _judging(a: argparse.Namespace) -> _Judging:

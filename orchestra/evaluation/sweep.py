@@ -36,9 +36,9 @@ Tell = Callable[[str], None]  # shows a line
 
 
 class Budget:
-    """The budget of a sweep. A question starts with a share, which is reserved for it; what it does
-    not spend is returned. The share of a failed question stays reserved, because its cost is not
-    known, and so does that of a run that an earlier sweep did not finish.
+    """The budget of a sweep. A question starts with a share, which is reserved for its run; what it
+    does not spend is returned. The share of a run that did not end stays reserved, because a resume
+    goes on with it.
     """
 
     def __init__(
@@ -47,17 +47,20 @@ class Budget:
         self.total_usd = total_usd
         self.plan = plan
         self.least_usd = 0.0  # the least share that a question starts with
-        self.spent: dict[str, float] = {}  # USD, by run folder
-        self.shares: dict[str, float] = {}  # USD, by question
+        # In USD, by the name of the run folder
+        self.paid: dict[str, float | None] = {}
+        self.shares: dict[str, float] = {}
+        self.ended: set[str] = set()  # the run folders whose run has ended
         for row in rows:
             self.book(row)
         for folder in (plan.out / "runs").iterdir():
-            if folder.name not in self.spent:
-                self.shares[folder.stem] = self._reserved_usd(folder)
+            if folder.name not in self.ended:
+                self.shares[folder.name] = self._reserved_usd(folder)
 
     @property
-    def spent_usd(self) -> float:
-        return sum(self.spent.values())
+    def spent_usd(self) -> float | None:
+        """What all runs and judges were paid. What was reused was not."""
+        return add_usd(*self.paid.values())
 
     def _reserved_usd(self, folder: Path) -> float:
         """The share of a run that was begun: its budget, which a resume keeps."""
@@ -66,36 +69,39 @@ class Budget:
         return read_manifest(folder).options.budget_usd or 0.0
 
     def book(self, row: QuestionRow) -> None:
-        """Count what a question spent, and return the rest of its share. What it reused was not
-        spent.
-        """
-        cost_usd = add_usd(row.get("cost_usd"), row.get("judge_usd", 0.0))
-        if cost_usd is None:
+        """Count what a run was paid, and return the rest of its share if it has ended."""
+        run = row["run"]
+        judge_usd = row.get("judge_paid_usd", row.get("judge_usd", 0.0))
+        self.paid[run] = add_usd(row.get("paid_usd"), judge_usd)
+        if "answer" not in row:
             return
-        self.spent[row["run"]] = cost_usd - (row.get("saved_usd") or 0.0)
-        question, _, _ = row["run"].partition(".")
-        share_usd = self.shares.pop(question, 0.0)
+        self.ended.add(run)
+        share_usd = self.shares.pop(run, 0.0)
+        cost_usd = add_usd(row["cost_usd"], row.get("judge_usd", 0.0)) or 0.0
         needed_usd = 2 * share_usd if row["status"] == "starved" else cost_usd
         self.least_usd = max(self.least_usd, needed_usd)
 
     def share(self, q: Question, free: int, alone: bool) -> float | None:
         """What a question may spend, in USD; inf without a budget. A run that was begun keeps its
-        budget. `free`: how many questions may start now; `alone`: none is in flight. None: it
-        cannot start now, because the money does not cover a share, or because the first question
-        runs alone.
+        budget; if it has ended, its judge needs a larger share. `free`: how many questions may
+        start now; `alone`: none is in flight. None: it cannot start now, because the money does not
+        cover a share, or because the first question runs alone.
         """
         if self.total_usd is None:
             return math.inf
-        kept_usd = self.shares.pop(q.name, 0.0)
-        left_usd = self.total_usd - self.spent_usd - sum(self.shares.values())
-        reserved_usd = self._reserved_usd(self.plan.folder(q))
+        folder = self.plan.folder(q)
+        others = {**self.paid, **self.shares}
+        others.pop(folder.name, None)
+        left_usd = self.total_usd - sum(usd or 0.0 for usd in others.values())
+        reserved_usd = self._reserved_usd(folder)
         share_usd = min(reserved_usd, left_usd)  # rounding may make it more
-        if share_usd == 0:
-            share_usd = self._new_share_usd(left_usd, free, alone)
-        may_start = alone or len(self.spent) > 0
-        fits = may_start and 0 < share_usd <= left_usd
-        self.shares[q.name] = share_usd if fits else kept_usd
-        return share_usd if fits else None
+        if share_usd == 0 or folder.name in self.ended:
+            share_usd = max(share_usd, self._new_share_usd(left_usd, free, alone))
+        may_start = alone or len(self.ended) > 0
+        if not (may_start and 0 < share_usd <= left_usd):
+            return None
+        self.shares[folder.name] = share_usd
+        return share_usd
 
     def _new_share_usd(self, left_usd: float, free: int, alone: bool) -> float:
         """At least the cost of the most expensive question so far."""
@@ -128,9 +134,12 @@ def sweep(
                 )
                 break
             for q, row in flight.ended():
+                paid_usd = budget.paid.get(row["run"])
                 budget.book(row)
-                file.append(json.dumps(row, ensure_ascii=False))
-                if row["status"] == "starved":
+                is_starved = row["status"] == "starved"
+                if not is_starved or budget.paid[row["run"]] != paid_usd:
+                    file.append(json.dumps(row, ensure_ascii=False))
+                if is_starved:
                     flight.waiting.append(q)  # again, with a larger share
                 else:
                     yield row

@@ -68,12 +68,14 @@ class _Row(TypedDict):
     why: NotRequired[str]
     judge: NotRequired[bool | None]
     judge_usd: NotRequired[Figure | None]
+    judge_paid_usd: NotRequired[Figure | None]
     run: Name
     # Of a row that is done
     answer: NotRequired[str]
     exact: NotRequired[bool]
     match: NotRequired[bool]
     cost_usd: NotRequired[Figure | None]
+    paid_usd: NotRequired[Figure | None]
     latency_s: NotRequired[Figure]
     calls: NotRequired[Figure]
     resumed: NotRequired[bool]

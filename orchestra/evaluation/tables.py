@@ -109,9 +109,9 @@ def _costs(methods: Mapping[str, MethodRow]) -> str:
     rows = []
     for name, method in methods.items():
         found = method["overall"]
-        cost = _with_interval(
-            found["cost_each_usd"], found["cost_interval_usd"], "USD {:.4f}", "{:.4f}"
-        )
+        each = found["cost_each_usd"], found["cost_interval_usd"]
+        unknown = "unknown" if found["cost_usd"] is None else "-"
+        cost = _with_interval(*each, "USD {:.4f}", "{:.4f}", unknown)
         latency = _with_interval(
             found["latency_s"], found["latency_interval_s"], "{:.1f} s", "{:.1f}"
         )
@@ -120,11 +120,15 @@ def _costs(methods: Mapping[str, MethodRow]) -> str:
 
 
 def _with_interval(
-    value: float | None, interval: Interval | None, form: str, bound: str
+    value: float | None,
+    interval: Interval | None,
+    form: str,
+    bound: str,
+    without: str = "-",
 ) -> str:
-    """As in USD 0.0100 [0.0050, 0.0200]."""
+    """As in USD 0.0100 [0.0050, 0.0200]; `without` a value, another text."""
     if value is None or interval is None:
-        return "-"
+        return without
     low, high = (bound.format(limit) for limit in interval)
     return f"{form.format(value)} [{low}, {high}]"
 
@@ -150,9 +154,9 @@ def _pairs(pairs: Iterable[Pair]) -> str:
         low, high = pair["interval"]
         difference = f"{100 * pair['difference']:+.1f}"
         accuracy = f"{difference} [{100 * low:+.1f}, {100 * high:+.1f}]"
-        cost = _with_interval(
-            pair["cost_usd"], pair["cost_interval_usd"], "{:+.4f}", "{:+.4f}"
-        )
+        more = pair["cost_usd"], pair["cost_interval_usd"]
+        unknown = "unknown" if pair["n"] else "-"
+        cost = _with_interval(*more, "{:+.4f}", "{:+.4f}", unknown)
         latency = _with_interval(
             pair["latency_s"], pair["latency_interval_s"], "{:+.1f}", "{:+.1f}"
         )

@@ -66,11 +66,7 @@ def attempts(
     while bill.covers(unanswered + 1):
         found = attempt(send)
         if not isinstance(found, Problem):
-            return {
-                "data": found,
-                "unanswered": unanswered,
-                "most_usd": bill.most_usd,
-            }
+            return {"data": found, "unanswered": unanswered}
         problem = found
         unanswered += problem.billed
         pause_s = patience.pause_s(problem)
@@ -82,9 +78,8 @@ def attempts(
         tape.wait(pause_s)
     # Redacted before it is cut: half a key is not found.
     why = json.loads(tape.redact(json.dumps(problem.why, ensure_ascii=False)))
-    most_usd = bill.most_usd
     status = problem.status if problem.status >= 300 else 0  # of an error
-    return Failure(status, why[:WHY_CHARS], unanswered, problem.cause, most_usd)
+    return Failure(status, why[:WHY_CHARS], unanswered, problem.cause)
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,8 @@ class Chat:
             how = self.tape, self.patience_s, self.notify
             ask = partial(attempts, send, bill, *how)
         try:
-            outcome = self.tape.exchange(kind, request, ask)
+            price = {"backend": bill.backend.name, "assumed_usd": bill.assumed_usd}
+            outcome = self.tape.exchange(kind, {**request, "bill": price}, ask)
             bill.played = outcome.played
             if isinstance(outcome, Answer):
                 data = outcome.value["data"]

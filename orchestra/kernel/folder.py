@@ -360,7 +360,7 @@ class Recorder:
             why=ending.why,
             rounds=rounds,
             calls=purse.calls,
-            cost_usd=purse.spent_usd,
+            cost_usd=add_usd(*purse.costs),
             tokens=purse.tokens,
             failed_subtasks=sum(event["status"] == "failed" for event in results),
             fallback=ending.state
@@ -402,7 +402,8 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 
 def first_difference(recorded: Sequence[Event], again: Sequence[Event]) -> str:
     """The first place where the events of a replay differ from the recorded ones, or "". Times and
-    sentences for people do not count, nor does what an older version did not write.
+    sentences for people do not count, nor do what an older version did not write and the last
+    digit of a sum.
     """
     before = _compared(recorded)
     now = _compared(again)
@@ -419,10 +420,9 @@ def first_difference(recorded: Sequence[Event], again: Sequence[Event]) -> str:
 
 
 def _compared(events: Sequence[Event]) -> list[Event]:
-    kept = [
-        event for event in in_order(events) if event["event"] not in ("run", "notice")
-    ]
-    rows: list[Event] = json.loads(json.dumps(kept, default=str))
+    kept = [event for event in in_order(events) if event["event"] != "run"]
+    text = json.dumps(kept, default=str)
+    rows: list[Event] = json.loads(text, parse_float=lambda x: round(float(x), 12))
     return [
         {k: v for k, v in row.items() if k not in ("timing", "why", "v")}
         for row in rows

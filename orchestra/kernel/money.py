@@ -13,6 +13,7 @@ A cost of None is unknown, and so is a sum with it.
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -28,9 +29,9 @@ DECISION_TOKENS = 6000, 500  # of one decision of the main agent: read, written
 
 
 def add_usd(*amounts: float | None) -> float | None:
-    """A sum of costs; None if one is unknown."""
+    """A sum of costs, the same in any order; None if one is unknown."""
     known = [amount for amount in amounts if amount is not None]
-    return sum(known) if len(known) == len(amounts) else None
+    return math.fsum(known) if len(known) == len(amounts) else None
 
 
 class Purse:
@@ -43,9 +44,13 @@ class Purse:
     def __init__(self, limit_usd: float | None = None) -> None:
         self.limit_usd = limit_usd
         self.spent_usd: float | None = 0.0
-        self.paid_usd: float | None = 0.0  # the part that did not come from a tape
-        self.calls = 0
+        self.costs: list[float | None] = []  # of each attempt, in USD
+        self.paid: list[float | None] = []  # of those that did not come from a tape
         self.tokens = 0
+
+    @property
+    def calls(self) -> int:
+        return len(self.costs)
 
     @property
     def left_usd(self) -> float | None:
@@ -56,20 +61,20 @@ class Purse:
 
     def join(self, part: Purse) -> None:
         """Add what another purse spent. Eq. 21: B_{t+1} = B_t - sum of c."""
-        self.calls += part.calls
+        self.costs += part.costs
+        self.paid += part.paid
         self.tokens += part.tokens
         self.spent_usd = add_usd(self.spent_usd, part.spent_usd)  # Eq. 21
-        self.paid_usd = add_usd(self.paid_usd, part.paid_usd)
 
     def charge(
         self, cost_usd: float | None, played: bool = False, tokens: int = 0
     ) -> None:
         """Spend the cost of one attempt. `played`: it comes from a tape, so nobody is paid."""
-        self.calls += 1
+        self.costs.append(cost_usd)
         self.tokens += tokens
         self.spent_usd = add_usd(self.spent_usd, cost_usd)
         if not played:
-            self.paid_usd = add_usd(self.paid_usd, cost_usd)
+            self.paid.append(cost_usd)
 
     def affords(self, cost_usd: float | None) -> bool:
         """Whether the purse can pay a cost. An unknown cost counts as 0."""
@@ -127,7 +132,7 @@ def input_token_bound(
 
 
 def usage_of(
-    completion: Mapping[str, Any], backend: Backend, assumed_usd: float | None = None
+    completion: Mapping[str, Any], backend: Backend, assumed_usd: float | None
 ) -> tuple[float | None, int]:
     """The cost and the tokens of a completion. The endpoint's own figure in USD counts before the
     prices of the pool; `assumed_usd` if it reports neither.
@@ -209,20 +214,19 @@ class Bill:
     def __init__(
         self, ledger: Ledger, purse: Purse, backend: Backend, most_usd: float | None
     ) -> None:
-        """`most_usd`: the most that one attempt costs; None: unknown."""
+        """`most_usd`: the most that one attempt costs; None: unknown. `assumed_usd`: the cost of an
+        attempt for which the endpoint reports none, the most under a budget and else unknown.
+        """
         self.ledger = ledger
         self.purse = purse
         self.backend = backend
         self.most_usd = most_usd
+        is_assumed = purse.limit_usd is not None or most_usd == 0
+        self.assumed_usd = most_usd if is_assumed else None
         self.played = False  # the outcome comes from a tape: nobody is paid
         self.is_exceeded = False  # an answer cost more than it may
         self._held_usd = 0.0
         self._spent_usd = 0.0
-
-    @property
-    def assumed_usd(self) -> float | None:
-        """The cost of an attempt for which the endpoint reports none."""
-        return assumed_usd(self.purse.limit_usd is not None, self.most_usd)
 
     def covers(self, attempts: int) -> bool:
         """Hold back what so many attempts may cost. False if that could exceed the budget."""
@@ -269,8 +273,3 @@ class Bill:
         """The exchange has ended: what it cost replaces what was held back."""
         self.ledger.correct(self._spent_usd - self._held_usd)
         self._held_usd = self._spent_usd
-
-
-def assumed_usd(is_limited: bool, most_usd: float | None) -> float | None:
-    """What is booked for an attempt of unknown cost: the most under a budget, else unknown."""
-    return most_usd if is_limited or most_usd == 0 else None

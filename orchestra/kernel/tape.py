@@ -1,8 +1,8 @@
 """The tape: every paid exchange is on disk before its outcome is used; replay and resume.
 
 A tape is a JSONL file with one line per exchange. An exchange is found by its logical call and the
-SHA-256 of its request, without the address of the model. So neither the timing of threads nor the
-place of a server plays a part:
+SHA-256 of its request, without the address of the model and what it bills. So neither the timing of
+threads nor the place of a server plays a part:
 
     with tape.call(Place(1, 2, 1)):                 # inside the worker: round, sub-task, step
         outcome = tape.exchange("chat", body, ask)  # Answer or Failure
@@ -29,7 +29,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +39,8 @@ VERSION = 3
 ADDRESSED = (
     "chat",
     "transcription",
-)  # kinds whose `url` says only where a model is served
+)  # kinds whose requests have an ADDRESS
+ADDRESS = "url", "bill"  # where a model is served, what prices its call
 BASE64_CHARS = (
     4096  # a longer run of base64, as of an image or a sound, is kept as its digest
 )
@@ -111,8 +112,8 @@ class Failure:
     """An exchange that ended without an answer, after all its attempts.
 
     `status` is the HTTP status, 0 without one. `unanswered` counts the attempts that may be billed
-    although no answer came; each cost at most `most_usd`. `cause`: timeout, no_choice, refused,
-    context, system, budget.
+    although no answer came. `cause`: timeout, no_choice, refused, context, system, budget.
+    `most_usd`: the most that one cost, on tapes of earlier versions.
     """
 
     status: int
@@ -124,12 +125,8 @@ class Failure:
 
     def row(self) -> Row:
         """As JSON, without its defaults."""
-        row = {name: value for name, value in asdict(self).items() if name != "played"}
-        if not self.cause:
-            del row["cause"]
-        if not self.unanswered:
-            del row["most_usd"]
-        return row
+        more = [n for n in ("cause", "most_usd") if getattr(self, n) not in ("", None)]
+        return {n: getattr(self, n) for n in ("status", "why", "unanswered", *more)}
 
 
 @dataclass(frozen=True)
@@ -381,13 +378,13 @@ def key_and_text(kind: str, request: Row) -> tuple[str, str]:
     if "kind" in fields:  # a parameter of a user's tool
         fields["kind_"] = fields.pop("kind")
     fields["kind"] = kind
-    url = fields.pop("url", None) if kind in ADDRESSED else None
+    apart = {n: fields.pop(n) for n in ADDRESS if n in fields and kind in ADDRESSED}
     text = SORTED.encode(fields)
     if _may_have_base64(text):
         text = BASE64.sub(_digest, text)
     key = _sha256(text.encode("utf-8", "replace"))
-    if url is not None:
-        text = f'{text[:-1]}, "url": {json.dumps(url)}}}'
+    if apart:
+        text = f"{text[:-1]}, {json.dumps(apart)[1:]}"
     return key, text
 
 

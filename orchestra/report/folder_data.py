@@ -14,7 +14,7 @@ from orchestra.command.terminal import describe, tell
 from orchestra.kernel.tape import Exchange
 from orchestra.kernel.vocabulary import ConfigError
 from orchestra.report.run_data import Recorded, Row, asked_of, got_from, outcome_row
-from orchestra.report.totals import cost_of
+from orchestra.report.totals import totals_of
 
 # Of a sweep; the first that a row has counts
 SCORES = ("omnigaia", "judge", "gaia", "match", "exact")
@@ -50,7 +50,7 @@ def short_row(run: Recorded) -> Row:
 def _outline(run: Recorded, exchange: Exchange) -> list[Any]:
     """A call: its place, who was asked, its cost, and hashes of the request and of what came."""
     got = json.dumps(got_from(exchange), sort_keys=True)
-    cost_usd = cost_of(run.manifest, exchange).cost_usd
+    cost_usd = totals_of(run.manifest, [exchange]).cost_usd
     digest = zlib.crc32(got.encode("utf-8", "replace")) % 10**6
     return [exchange.call, asked_of(exchange), cost_usd, exchange.key[:6], digest]
 

@@ -22,10 +22,10 @@ from orchestra.report.explain.panel import Panel, row_of
 from orchestra.report.totals import (
     Summary,
     backend_of,
-    cost_of,
     newest_events,
     settings_in,
     summarize,
+    totals_of,
 )
 
 INLINE_BYTES = 8 << 20  # the page links to a larger media file in the run folder
@@ -131,8 +131,10 @@ def call_row(exchange: Exchange, texts: Texts, manifest: Manifest) -> Row:
     """
     got = got_from(exchange)
     why = _why_failed(exchange, got)
-    cost = cost_of(manifest, exchange)
-    backend = backend_of(exchange, settings_in(manifest, exchange.round).pool)
+    cost = totals_of(manifest, [exchange])
+    pool = settings_in(manifest, exchange.round).pool
+    is_chat = exchange.request["kind"] == "chat"
+    backend = backend_of(exchange, pool) if is_chat else None
     row: Row = {
         "call": exchange.call,
         "kind": exchange.request["kind"],
@@ -149,7 +151,7 @@ def call_row(exchange: Exchange, texts: Texts, manifest: Manifest) -> Row:
     }
     if exchange.began_s:
         row |= {"began_s": exchange.began_s, "took_s": exchange.took_s}
-    if row["kind"] == "chat":
+    if is_chat:
         row["model"] = exchange.request.get("model")
     completion = _completion_of(exchange)
     if completion is not None:

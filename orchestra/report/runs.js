@@ -19,8 +19,8 @@ function showRuns(runs, name) {
 function counts(runs) {
   const states = (rows) => Object.entries(Object.groupBy(rows, (r) => (r.page ? r.state : "without a run"))).map(([state, of]) => `${of.length} ${state}`).join(", ");
   const counted = (words, rows) => (rows.length ? `${rows.length} ${words}: ${states(rows)}` : "");
-  const known = runs.filter((r) => !isNone(r.cost_usd));
-  return facts(counted("with an answer", runs.filter((r) => r.answer)), counted("without an answer", runs.filter((r) => !r.answer)), usd(known.reduce((s, r) => s + r.cost_usd, 0)) + (known.length < runs.length ? " as far as known" : ""));
+  const costs = runs.filter((r) => r.page).map((r) => r.cost_usd);
+  return facts(counted("with an answer", runs.filter((r) => r.answer)), counted("without an answer", runs.filter((r) => !r.answer)), usd(costs.some(isNone) ? null : costs.reduce((s, c) => s + c, 0)));
 }
 
 // ---- the table ----
@@ -83,9 +83,9 @@ function cell(r, k) {
 
 function methods(runs) {
   const groups = [...Map.groupBy(runs.filter((r) => typeof r.right === "boolean"), (r) => [r.method ?? "?", r.model ?? "?"].join(" · "))].map(([name, rows]) => {
-    const costs = rows.map((r) => r.cost_usd).filter((c) => !isNone(c));
+    const costs = rows.filter((r) => r.page).map((r) => r.cost_usd);
     return { name, n: rows.length, right: rows.filter((r) => r.right).length / rows.length, none: rows.filter((r) => !r.answer).length, open: rows.filter((r) => r.unfinished).length,
-      cost: costs.length ? costs.reduce((s, c) => s + c, 0) / costs.length : null };
+      cost: costs.length && !costs.some(isNone) ? costs.reduce((s, c) => s + c, 0) / costs.length : null };
   }).sort((a, b) => b.right - a.right || a.name.localeCompare(b.name));
   const priced = groups.filter((g) => g.cost !== null);
   for (const g of priced) g.front = !priced.some((h) => h !== g && h.cost <= g.cost && h.right >= g.right && (h.cost < g.cost || h.right > g.right));

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestra.command.outside import damage_is_one_line
 from orchestra.kernel.folder import (
@@ -20,7 +19,7 @@ from orchestra.kernel.folder import (
     read_events,
     read_manifest,
 )
-from orchestra.kernel.money import add_usd, assumed_usd, usage_of
+from orchestra.kernel.money import Bill, Ledger, Purse, add_usd
 from orchestra.kernel.tape import Exchange, Failure, exchanges
 from orchestra.kernel.vocabulary import Backend, Pool
 from orchestra.methods import METHOD
@@ -36,31 +35,17 @@ KILLED = Ending(
 
 @dataclass(frozen=True)
 class Totals:
-    """What calls cost, as a purse counts it: a call is an attempt that may be billed. `cost_usd`
-    None: some price is unknown. `reused_calls` of them come from another run, which saved
-    `saved_usd` of the cost.
+    """What calls cost, as a purse counts it: a call is an attempt that may be billed. None is an
+    unknown cost. `reused_calls` of them come from another run: they cost `saved_usd` at the prices
+    of this run, and nobody paid them. The others cost `paid_usd`.
     """
 
     calls: int = 0
     tokens: int = 0
     cost_usd: float | None = 0.0
+    paid_usd: float | None = 0.0
     reused_calls: int = 0
     saved_usd: float | None = 0.0
-
-    @property
-    def paid_usd(self) -> float | None:
-        if self.cost_usd is None or self.saved_usd is None:
-            return None
-        return self.cost_usd - self.saved_usd
-
-    def plus(self, other: Totals) -> Totals:
-        return Totals(
-            calls=self.calls + other.calls,
-            tokens=self.tokens + other.tokens,
-            cost_usd=add_usd(self.cost_usd, other.cost_usd),
-            reused_calls=self.reused_calls + other.reused_calls,
-            saved_usd=add_usd(self.saved_usd, other.saved_usd),
-        )
 
 
 @dataclass(frozen=True)
@@ -141,11 +126,22 @@ def is_running(folder: Path) -> bool:
 
 
 def totals_of(manifest: Manifest, tape: Iterable[Exchange]) -> Totals:
-    """What the calls on a tape cost together."""
-    total = Totals()
+    """What some calls of a run cost together."""
+    purse = Purse()
+    reused = Purse()
     for exchange in tape:
-        total = total.plus(cost_of(manifest, exchange))
-    return total
+        part = _booked(manifest, exchange)
+        purse.join(part)
+        if exchange.reused:
+            reused.join(part)
+    return Totals(
+        calls=purse.calls,
+        tokens=purse.tokens,
+        cost_usd=add_usd(*purse.costs),
+        paid_usd=add_usd(*purse.paid),
+        reused_calls=reused.calls,
+        saved_usd=add_usd(*reused.costs),
+    )
 
 
 def totals_in(folder: Path) -> Totals:
@@ -153,47 +149,35 @@ def totals_in(folder: Path) -> Totals:
     return totals_of(read_manifest(folder), exchanges(folder / "tape.jsonl"))
 
 
-def cost_of(manifest: Manifest, exchange: Exchange) -> Totals:
-    """What one exchange cost, with its attempts that got no answer."""
+def _booked(manifest: Manifest, exchange: Exchange) -> Purse:
+    """One exchange, with its attempts that got no answer, as the run charged it to a purse."""
     settings = settings_in(manifest, exchange.round)
     outcome = exchange.outcome
-    kind = exchange.request["kind"]
-    if isinstance(outcome, Failure):
-        value: Any = vars(outcome)
-        kind = "failure"
-    elif isinstance(outcome.value, dict) and "unanswered" in outcome.value:
-        value = outcome.value
-    else:
-        return Totals()  # a local tool
-    most_usd = value.get("most_usd")
-    assumed = assumed_usd(settings.options.budget_usd is not None, most_usd)
-    total = Totals()
-    for _ in range(value["unanswered"]):
-        total = total.plus(Totals(1, 0, assumed))
-    if kind == "transcription":
-        total = total.plus(Totals(1, 0, most_usd))
-    elif kind == "chat":
-        backend = backend_of(exchange, settings.pool)
-        cost_usd, tokens = None, 0
-        if backend is not None:
-            cost_usd, tokens = usage_of(value["data"], backend, assumed)
-        total = total.plus(Totals(1, tokens, cost_usd))
-    if not exchange.reused:
-        return total
-    return replace(total, reused_calls=total.calls, saved_usd=total.cost_usd)
+    purse = Purse(settings.options.budget_usd)
+    value = vars(outcome) if isinstance(outcome, Failure) else outcome.value
+    if not isinstance(value, dict) or "unanswered" not in value:
+        return purse  # a local tool
+    backend = backend_of(exchange, settings.pool) or Backend("", "", "")
+    bill = Bill(Ledger(), purse, backend, value.get("most_usd"))
+    bill.played = exchange.reused != ""
+    if "bill" in exchange.request:
+        bill.assumed_usd = exchange.request["bill"]["assumed_usd"]
+    bill.charge(value["unanswered"], value.get("data"))
+    return purse
 
 
 def backend_of(exchange: Exchange, pool: Pool) -> Backend | None:
-    """The backend that a chat request went to; or the only one with its model, as the run may have
-    been resumed where the model was served elsewhere.
+    """The backend that a request went to. Tapes of earlier versions do not name it: then the one at
+    its address, or the only one with its model, which may be served elsewhere now.
     """
-    url = str(exchange.request.get("url")).removesuffix("/chat/completions")
-    model = exchange.request.get("model")
-    for backend in pool.backends:
-        if backend.base_url.rstrip("/") == url and backend.model in (model, ""):
-            return backend
-    elsewhere = [backend for backend in pool.backends if backend.model in (model, "")]
-    return elsewhere[0] if len(elsewhere) == 1 else None
+    request = exchange.request
+    name = request.get("bill", {}).get("backend")
+    if name in pool.names:
+        return pool[name]
+    url = str(request.get("url")).removesuffix("/chat/completions")
+    same = [b for b in pool.backends if b.model in (request.get("model"), "")]
+    there = [backend for backend in same if backend.base_url.rstrip("/") == url]
+    return next(iter(there or same[: len(same) == 1]), None)
 
 
 def settings_in(manifest: Manifest, round: int) -> Manifest:

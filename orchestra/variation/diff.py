@@ -33,10 +33,16 @@ from orchestra.kernel.folder import (
     read_events,
     read_manifest,
 )
-from orchestra.kernel.money import add_usd
-from orchestra.kernel.tape import ADDRESSED, SUMMARY, Exchange, Failure, exchanges
+from orchestra.kernel.tape import (
+    ADDRESS,
+    ADDRESSED,
+    SUMMARY,
+    Exchange,
+    Failure,
+    exchanges,
+)
 from orchestra.kernel.vocabulary import ConfigError, Place
-from orchestra.report.totals import cost_of, summarize
+from orchestra.report.totals import summarize, totals_of
 
 OF_A_MODEL = ("chat", "transcription")  # kinds of exchanges
 NOT_COUNTED = "models"  # the list of models, which the terminal does not count either
@@ -61,9 +67,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Figures:
-    """A run in figures. Costs are those of all its calls; `saved_usd` is the part that it took from
-    another tape, `paid_usd` the rest. Reused are also the calls that a fork copied.
-    """
+    """A run in figures, and its Totals. Reused are also the calls that a fork copied."""
 
     run: str  # its folder
     answer: str
@@ -175,6 +179,7 @@ class _Run:
         reused = [call for call in calls if call.reused]
         models = sum(map(_is_of_a_model, calls))
         reused_models = sum(map(_is_of_a_model, reused))
+        totals = self.summary.totals
         return Figures(
             run=str(self.folder),
             answer=self.summary.answer,
@@ -184,10 +189,10 @@ class _Run:
             tool_calls=len(calls) - models,
             reused_model_calls=reused_models,
             reused_tool_calls=len(reused) - reused_models,
-            tokens=self.summary.totals.tokens,
-            cost_usd=self.cost_usd(calls),
-            paid_usd=self.cost_usd(call for call in calls if not call.reused),
-            saved_usd=self.cost_usd(reused),
+            tokens=totals.tokens,
+            cost_usd=totals.cost_usd,
+            paid_usd=totals.paid_usd,
+            saved_usd=totals.saved_usd,
             latency_s=self.summary.latency_s,
         )
 
@@ -197,7 +202,7 @@ class _Run:
         return [call for call in calls if round in (None, call.round)]
 
     def cost_usd(self, calls: Iterable[Exchange]) -> float | None:
-        return add_usd(*(cost_of(self.manifest, call).cost_usd for call in calls))
+        return totals_of(self.manifest, calls).cost_usd
 
 
 def _is_of_a_model(call: Exchange) -> bool:
@@ -307,7 +312,7 @@ def _parting(x: Exchange | None, y: Exchange | None) -> Parting:
 
 def _seen(call: Exchange) -> Any:
     """The part of the request that its key holds."""
-    hidden = ("url",) if call.request["kind"] in ADDRESSED else ()
+    hidden = ADDRESS if call.request["kind"] in ADDRESSED else ()
     return {name: value for name, value in call.request.items() if name not in hidden}
 
 

@@ -148,7 +148,16 @@ def test_a_transcription_costs_by_the_minute_and_nothing_in_a_replay(transcribin
     tools, once = transcribing(purse=(purse := Purse())), pytest.approx(7.842375 / 60 * 0.6)
     for mode in ("record", "replay"):
         assert "[0:00] September 23" in tools.analyse(mode)
-    assert (purse.spent_usd / 2, purse.paid_usd, len(tools.model.requests)) == (once, once, 1)
+    assert (purse.costs, purse.paid, len(tools.model.requests)) == ([once, once], [once], 1)
+
+
+def test_a_transcription_of_unknown_price_is_not_started_once_the_budget_is_exceeded(transcribing):
+    tools = transcribing(purse=(purse := Purse(0.1)))
+    tools.pool.engines["audio"]["usd_per_minute"] = None
+    purse.charge(0.2)
+    with pytest.raises(BudgetExceeded, match="costs an unknown amount"):
+        tools.analyse()
+    assert not tools.model.requests
 
 
 @pytest.mark.parametrize(("limit_usd", "uploads", "ends"), [
