@@ -11,8 +11,8 @@ import re
 import textwrap
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
+from orchestra.kernel.depends import anew
 from orchestra.kernel.prompts import cut_in_the_middle, quoted, say
 from orchestra.kernel.tool import Environment
 from orchestra.tools import sandbox
@@ -59,7 +59,7 @@ def files_of(env: Environment) -> str:
     """
     finds_more = env.folder.is_dir() and any(env.folder.iterdir())
     if finds_more or env.options.more.get("unsafe_code"):
-        return uuid4().hex
+        return anew()
     files = [[file.name, file.sha256] for file in env.task.media]
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orchestra.coding import worktree
+from orchestra.kernel.depends import anew
 from orchestra.kernel.job import FAILURES, OBSERVATION_CHARS, Job, Question
 from orchestra.kernel.prompts import (
     THINK_END,
@@ -65,7 +66,10 @@ def run(job: Job, repo: Path | None = None) -> Result:
 
 
 def run_at(shell: Shell, job: Job) -> Result:
-    """The same with another shell, such as one in a container."""
+    """The same with another shell, such as one in a container. What a command prints depends on the
+    state that earlier ones left, so that no other run reuses it.
+    """
+    job = replace(job, env=replace(job.env, depends_on=anew))
     z = summarized(partial(_work, shell), _question)(job)
     texts = (z.summary, _recorded_changes(job))
     return replace(z, summary="\n".join(text for text in texts if text))
@@ -225,9 +229,7 @@ def _execute(shell: Shell, job: Job, command: Command) -> Step:
     }
     params = {"command": command.text}
     try:
-        ran = _in_folder(job).local(
-            "bash", arguments, partial(shell, job.env, command.text)
-        )
+        ran = job.env.local("bash", arguments, partial(shell, job.env, command.text))
     except ToolError as failure:
         return Step("bash", params, command.thought, str(failure), failed=True)
     output = _shown(ran["observation"])
@@ -259,12 +261,7 @@ def _shown(output: str) -> str:
 
 def _recorded_changes(job: Job) -> str:
     with job.env.tape.call(job.next_place, "diff"):
-        return str(_in_folder(job).local("diff", {}, partial(_changes, job.env.folder)))
-
-
-def _in_folder(job: Job) -> Environment:
-    """The environment of what depends on the work folder."""
-    return replace(job.env, depends_on=partial(execution.files_of, job.env))
+        return str(job.env.local("diff", {}, partial(_changes, job.env.folder)))
 
 
 def _changes(folder: Path) -> str:

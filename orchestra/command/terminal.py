@@ -17,9 +17,24 @@ from orchestra.kernel.vocabulary import Place
 from orchestra_min import Outcome
 
 PROGRAM = "orchestra-min"
-KEYS = (
-    "answer state cause why fallback cost_usd paid_usd calls tokens reused_calls saved_usd rounds "
-    "failed_subtasks latency_s run"
+KEYS = tuple(
+    [
+        "answer",
+        "state",
+        "cause",
+        "why",
+        "fallback",
+        "cost_usd",
+        "paid_usd",
+        "calls",
+        "tokens",
+        "reused_calls",
+        "saved_usd",
+        "rounds",
+        "failed_subtasks",
+        "latency_s",
+        "run",
+    ]
 )
 SHOWN = ("decision", "result", "notice")  # the events with a line of their own
 LINE_CHARS = 200
@@ -191,7 +206,7 @@ def report(outcome: Outcome, a: argparse.Namespace, redact: Text) -> None:
 
 def row_of(outcome: Outcome) -> dict[str, Any]:
     """An outcome as the JSON object of --json."""
-    row = {key: getattr(outcome, key, None) for key in KEYS.split()}
+    row = {key: getattr(outcome, key, None) for key in KEYS}
     row |= {
         "cause": outcome.ending.cause,
         "why": outcome.ending.why,

@@ -70,7 +70,7 @@ def _absolute(spec: str) -> str:
 def row_of_error(error: BaseException, run: Path | None) -> dict[str, Any]:
     """The same of a run that an error has ended; `run` None: there is none."""
     ending = ending_of(error)
-    row: dict[str, Any] = dict.fromkeys(KEYS.split())
+    row: dict[str, Any] = dict.fromkeys(KEYS)
     row |= {"state": ending.state, "cause": ending.cause, "why": why_of(error)}
     row |= {"fallback": False, "failed_subtasks": 0}
     if run is not None:

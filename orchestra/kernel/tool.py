@@ -166,7 +166,7 @@ def _source_of(function: Callable[..., str]) -> str:
     """A digest of the source of a tool; "" for the shipped ones."""
     if function.__module__.startswith("orchestra."):
         return ""
-    from orchestra.kernel.source import source_of
+    from orchestra.kernel.depends import source_of
 
     return source_of(function)
 

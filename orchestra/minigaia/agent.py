@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from pydantic import ValidationError
 
+from orchestra.kernel.depends import anew
 from orchestra.kernel.job import Job
 from orchestra.kernel.prompts import say
 from orchestra.kernel.vocabulary import ConfigError, Result, Step
@@ -58,8 +58,8 @@ class WorldAgent:
         """Raises ConfigError if something must be found and the facts are not known."""
         request = {"instruction": job.u.instruction, "context": job.u.context}
         with job.env.tape.call(job.next_place):
-            # It depends on the facts and on what was found before: never that of another run.
-            env = replace(job.env, depends_on=lambda: uuid4().hex)
+            # It depends on the facts, and on what was found before.
+            env = replace(job.env, depends_on=anew)
             found = env.local("world", request, partial(self._find, job))
         if not found["fact"]:
             return job.result("failed", "", "", error=say(WORDS, "nothing"))

@@ -1,4 +1,4 @@
-"""The source of a function, as far as it can be seen."""
+"""What an outcome depends on besides its request, as the digest `depends_on` of a tape."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from typing import Any
 from uuid import uuid4
 
 
+def anew() -> str:
+    """A digest that never repeats: that of what no other run may reuse."""
+    return uuid4().hex
+
+
 @cache
 def source_of(function: Callable[..., Any]) -> str:
     """A digest of the file of a function and of the Python files beside it, which it may import. It
@@ -20,5 +25,5 @@ def source_of(function: Callable[..., Any]) -> str:
         folder = Path(inspect.getsourcefile(inspect.unwrap(function)) or "").parent
         source = b"\0".join(file.read_bytes() for file in sorted(folder.glob("*.py")))
     except (OSError, TypeError):
-        return uuid4().hex
+        return anew()
     return hashlib.sha256(function.__qualname__.encode() + source).hexdigest()
