@@ -17,24 +17,22 @@ from orchestra.kernel.vocabulary import Place
 from orchestra_min import Outcome
 
 PROGRAM = "orchestra-min"
-KEYS = tuple(
-    [
-        "answer",
-        "state",
-        "cause",
-        "why",
-        "fallback",
-        "cost_usd",
-        "paid_usd",
-        "calls",
-        "tokens",
-        "reused_calls",
-        "saved_usd",
-        "rounds",
-        "failed_subtasks",
-        "latency_s",
-        "run",
-    ]
+KEYS = (
+    "answer",
+    "state",
+    "cause",
+    "why",
+    "fallback",
+    "cost_usd",
+    "paid_usd",
+    "calls",
+    "tokens",
+    "reused_calls",
+    "saved_usd",
+    "rounds",
+    "failed_subtasks",
+    "latency_s",
+    "run",
 )
 SHOWN = ("decision", "result", "notice")  # the events with a line of their own
 LINE_CHARS = 200
