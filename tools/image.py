@@ -36,11 +36,29 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
 
     if engine.engine == "endpoint":
         shown = env.local("picture", request, show)
-        return look(env, engine, render("tools/image.md", query=query), shown)
-    pages = env.local("ocr", request, read)
+        asked = render("tools/image.md", query=query)
+        if parts_of(shown):
+            asked += "\n\n" + say("tools/notes", "picture_parts")
+        seen = look(env, engine, asked, shown)
+    else:
+        shown = env.local("ocr", request, read)
+        seen = say("notes", "ocr", name=named(file.name), lines=fenced(text_of(shown)))
+    if parts_of(shown):
+        places = ", ".join(parts_of(shown))
+        told = {"seen": seen, "name": named(file.name), "places": places}
+        return say("tools/notes", "parts_seen", **told)
+    return seen
+
+
+def parts_of(shown: Iterable[Any]) -> list[str]:
+    """The places of those pictures that are parts of a long one."""
+    return [place for place, _ in shown if "part" in place]
+
+
+def text_of(pages: Iterable[Any]) -> str:
+    """The lines of text in each picture, after its place."""
     texts = ["\n".join([f"({place})"] * bool(place) + lines) for place, lines in pages]
-    text = "\n\n".join(texts).strip()
-    return say("notes", "ocr", name=named(file.name), lines=fenced(text or "-"))
+    return "\n\n".join(texts).strip() or "-"
 
 
 def look(

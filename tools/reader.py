@@ -4,8 +4,8 @@ trusted.
 tools/readers.py starts it as `python -I -c <this file> NAME NOTES [CONTENT_TYPE URL]`. With a
 CONTENT_TYPE, the page of the URL is on standard input. trafilatura reads pages, openpyxl and xlrd
 sheets, pypdf reads PDF, and markitdown other documents. An archive becomes a list of its files, and
-the texts of the first of them. Everything else is read as plain text. NOTES are the sentences for a
-model, as JSON.
+the texts of the first of them. Everything else is read as plain text. What is not read of a file is
+said at the end of its text. NOTES are the sentences for a model, as JSON.
 """
 
 import contextlib
@@ -17,9 +17,12 @@ import resource
 import stat
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, time, timedelta
+from decimal import Decimal
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -30,7 +33,7 @@ MAX_MEMBER_BYTES = 16 << 20
 MAX_PAGES = 300
 GUESS_BYTES = 1 << 20  # of a text, which its encoding is guessed from
 MAX_MEMORY_BYTES = 2 << 30  # the sandbox has the same limit
-AS_PLAIN_TEXT = {".html", ".htm", ".ipynb"}  # where markitdown is not installed
+AS_PLAIN_TEXT = {".html", ".htm"}  # where markitdown is not installed
 PACKED = {".docx", ".xlsx", ".pptx", ".epub"}  # archives of no files of the user
 SHEETS = {".xlsx": "openpyxl", ".xls": "xlrd"}  # the package that reads them
 DOCUMENTS = {*PACKED - SHEETS.keys(), *AS_PLAIN_TEXT}  # which markitdown reads
@@ -40,17 +43,40 @@ PACKAGES = {
     **dict.fromkeys(DOCUMENTS - AS_PLAIN_TEXT, "markitdown"),
 }
 ENCRYPTED = b"\xd0\xcf\x11\xe0"  # how an .xlsx with a password begins
-CUT = "\f"  # the end of a text that was not read to its end
+# How files begin that have text which no reader here finds: .odt, .doc, .msg, .rtf, .7z, .rar, .gz
+FOREIGN = (b"PK\x03\x04", ENCRYPTED, b"{\\rtf", b"7z\xbc\xaf", b"Rar!", b"\x1f\x8b")
+# Parts of documents that are archives: where superscripts are marked, whose text markitdown leaves
+# out, and which have no text
+SCRIPTED = re.compile(
+    r"word/(document|footnotes|endnotes|comments|header|footer)\d*\.xml"
+    r"|ppt/(slides|notesSlides)/\w+\.xml|.*\.x?html?"
+)
+MORE_TEXT = re.compile(
+    r"word/(header|footer|comments)\d*\.xml|(xl|ppt)/comments.*\.xml"
+    r"|xl/drawings/drawing\d+\.xml|\w+/diagrams/data\d+\.xml"
+)
+NO_TEXT_IN = {
+    "pictures": re.compile(
+        r"(?!docProps/).*(/media/.*|\.(png|jpe?g|gif|svg|webp))", re.I
+    ),
+    "charts": re.compile(r"(word|xl)/charts/chart\d*\.xml"),
+}
 ENDINGS = {"st", "nd", "rd", "th", "er", "re", "e", "ème", "o", "a"}  # of a number
+LITERALS = re.compile(r'"[^"]*"|\[[^\]]*\]|[\\_*].')  # in the format of a number
 SHORT = re.compile(r"[-+−]?\w+|\(.*\)")  # a superscript that needs no parentheses
+CONTROLS = re.compile(r"[\0-\x08\x0b\x0c\x0e-\x1f]")  # which lxml refuses
 Sheets = Iterator[tuple[str, Iterator[list[str]]]]  # the name of each, and its rows
-NOTES = {"cut": "", "guessed": ""}  # ${encoding} in the second one
+KINDS = "pictures", "charts", "forms"
+NOTES = dict.fromkeys(("cut", "guessed", "form", "unread", "member", *KINDS), "")
+NOT_READ: Counter[str] = Counter()  # of the file: "cut", or how many of KINDS
 XML_ENCODING = re.compile(rb"<\?xml[^>]*\sencoding=[\"']([\w.-]+)")
+HTML_ENCODING = re.compile(rb"(?s).{,1024}?<meta[^>]*\scharset=[\"']?([\w.-]+)", re.I)
 # exit statuses
 LOCKED = 4  # it opens with a password only
 NO_TEXT = 5
 TOO_LARGE = 6
 NO_READER = 7  # the package that reads it is not installed
+UNKNOWN_KIND = 8  # no package here reads it
 
 
 def main(name: str, notes: str, content_type: str | None = None, url: str = "") -> None:
@@ -66,9 +92,16 @@ def main(name: str, notes: str, content_type: str | None = None, url: str = "") 
             text = page_text(sys.stdin.buffer.read(), suffix, content_type, url)
     except MemoryError:
         sys.exit(TOO_LARGE)
-    if len(text) > MAX_CHARS or text.endswith(CUT):
-        text = f"{text[:MAX_CHARS].removesuffix(CUT)}\n{NOTES['cut']}"
-    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+    notes = end_notes(is_cut=len(text) > MAX_CHARS) if text.strip() else ""
+    sys.stdout.buffer.write((text[:MAX_CHARS] + notes).encode("utf-8", "replace"))
+
+
+def end_notes(is_cut: bool) -> str:
+    """What is not read of the file."""
+    kinds = [f"{NOTES[kind]} ({NOT_READ[kind]})" for kind in KINDS if NOT_READ[kind]]
+    unread = NOTES["unread"].replace("${what}", ", ".join(kinds))
+    notes = [NOTES["cut"]] * (is_cut or "cut" in NOT_READ) + [unread] * bool(kinds)
+    return "".join(f"\n{note}" for note in notes)
 
 
 def text_of(data: bytes, suffix: str, inside: bool = False) -> str:
@@ -76,6 +109,8 @@ def text_of(data: bytes, suffix: str, inside: bool = False) -> str:
     if suffix == ".zip" and not inside:
         return archive_text(data)
     if suffix in PACKED:
+        if data.startswith(ENCRYPTED):
+            sys.exit(LOCKED)
         check_size(data)
     if suffix == ".pdf":
         return pdf_text(data)
@@ -83,6 +118,8 @@ def text_of(data: bytes, suffix: str, inside: bool = False) -> str:
         return workbook_text(data, suffix)
     if suffix in DOCUMENTS:
         return document_text(data, suffix)
+    if suffix == ".ipynb":
+        return notebook_text(data)
     return plain_text(data)
 
 
@@ -102,27 +139,185 @@ def pdf_text(data: bytes) -> str:
     reader = pypdf.PdfReader(io.BytesIO(data))
     if reader.is_encrypted and not reader.decrypt(""):
         sys.exit(LOCKED)
-    texts: list[str] = []
-    for page in reader.pages[:MAX_PAGES]:
-        texts.append(page.extract_text())
-        if sum(map(len, texts)) > MAX_CHARS:
+    texts = []
+    try:
+        texts += form_text(reader)
+    except Exception:  # of a damaged form
+        NOT_READ["forms"] += 1
+    for number, page in enumerate(reader.pages):
+        if number == MAX_PAGES or sum(map(len, texts)) > MAX_CHARS:
+            NOT_READ["cut"] = 1
             break
-    is_cut = any(texts) and len(texts) < len(reader.pages)
-    return "\n\n".join(texts) + CUT * is_cut
+        texts.append(page.extract_text())
+        with contextlib.suppress(Exception):
+            NOT_READ["pictures"] += len(page.images)
+    return "\n\n".join(texts)
+
+
+def form_text(reader: Any) -> list[str]:
+    """The fields of a form with their values, also those that no page shows."""
+    from pypdf.generic import NameObject
+
+    lines = []
+    for name, field in (reader.get_fields() or {}).items():
+        value = field.get("/V", "")
+        values = value if isinstance(value, list) else [value]
+        texts = (str(v)[isinstance(v, NameObject) :] for v in values)  # /Yes
+        if "/FT" in field:
+            lines.append(f"{name}: {', '.join(texts)}")
+    return ["\n".join([NOTES["form"], *lines])] if lines else []
 
 
 def document_text(data: bytes, suffix: str) -> str:
-    """A document as Markdown."""
+    """A document as Markdown, with marked superscripts."""
     try:
         from markitdown import MarkItDown, StreamInfo
     except ImportError:
         if suffix in AS_PLAIN_TEXT:
-            return plain_text(data)
+            return plain_text(data, HTML_ENCODING)
         sys.exit(NO_READER)
-    reader = MarkItDown(enable_plugins=False)
-    kind = StreamInfo(extension=suffix)
-    found = reader.convert_stream(io.BytesIO(data), stream_info=kind)
-    return str(found.markdown)
+    if suffix in PACKED:
+        data = marked_document(data)
+        texts = other_texts(data)
+    else:
+        data = marked_html(plain_text(data, HTML_ENCODING))
+        texts = []
+    found = MarkItDown(enable_plugins=False).convert_stream(
+        io.BytesIO(data),
+        stream_info=StreamInfo(extension=suffix, charset="utf-8"),
+        escape_asterisks=False,
+        escape_underscores=False,
+    )
+    return "\n\n".join([str(found.markdown), *texts])
+
+
+def notebook_text(data: bytes) -> str:
+    """The cells of a notebook with their outputs."""
+    texts = []
+    for cell in json.loads(plain_text(data))["cells"]:
+        texts.append("".join(cell["source"]))
+        for output in cell.get("outputs", []):
+            shown = output.get("text") or output.get("traceback")
+            texts.append("".join(shown or output.get("data", {}).get("text/plain", "")))
+            NOT_READ["pictures"] += any(
+                kind.startswith("image/") for kind in output.get("data", {})
+            )
+    return "\n\n".join(filter(None, texts))
+
+
+# ---- documents that are archives -----------------------------------------------------------------
+
+
+def other_texts(data: bytes) -> list[str]:
+    """The texts of the parts that markitdown and openpyxl leave out: headers, footers, comments,
+    shapes. What has no text is counted.
+    """
+    texts = []
+    with zipfile.ZipFile(io.BytesIO(data)) as packed:
+        for name in packed.namelist():
+            NOT_READ.update(
+                kind for kind, of in NO_TEXT_IN.items() if of.fullmatch(name)
+            )
+            if MORE_TEXT.fullmatch(name):
+                text = paragraphs(parsed(packed.read(name)))
+                texts += [f"--- {name} ---\n{text}"] * bool(text.strip())
+    return texts
+
+
+def parsed(data: bytes) -> Any:
+    """The tree of a part of an office document."""
+    from lxml import etree  # type: ignore[import-untyped]
+
+    return etree.fromstring(data, etree.XMLParser(recover=True, huge_tree=True))
+
+
+def paragraphs(tree: Any) -> str:
+    """The text of XML of an office document, a line for each paragraph."""
+    lines: dict[Any, str] = {}
+    for element in tree.iter("{*}t", "{*}text", "{*}tab", "{*}br"):
+        if next(element.iterancestors("{*}Fallback"), None) is None:  # the same again
+            owner = next(element.iterancestors("{*}p", "{*}comment", "{*}cm"), None)
+            lines[owner] = lines.get(owner, "") + (element.text or " ")
+    return "\n".join(line.strip() for line in lines.values() if line.strip())
+
+
+def marked_document(data: bytes) -> bytes:
+    """A document with marked superscripts."""
+    made = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(data)) as packed,
+        zipfile.ZipFile(made, "w") as target,
+    ):
+        for member in packed.infolist():
+            part = packed.read(member)
+            if SCRIPTED.fullmatch(member.filename):
+                is_xml = member.filename.endswith(".xml")
+                text = part.decode("utf-8", "replace")
+                part = marked_xml(part) if is_xml else marked_html(text)
+            target.writestr(member, part)
+    return made.getvalue()
+
+
+def marked_html(page: str) -> bytes:
+    """A page with marked superscripts and the values of its forms, in UTF-8."""
+    from lxml import html
+
+    data = CONTROLS.sub(" ", page).encode("utf-8", "replace")
+    if not data.strip():
+        return data
+    parser = html.HTMLParser(encoding="utf-8", huge_tree=True)
+    tree = html.document_fromstring(data, parser=parser)
+    mark_scripts(tree)
+    for field in tree.iter("input", "option"):
+        field.tail = f" {form_value(field)} {field.tail or ''}"
+    return bytes(html.tostring(tree, encoding="utf-8"))
+
+
+def form_value(field: Any) -> str:
+    """What a field of a form on a page shows; markitdown shows checkboxes."""
+    kind = field.get("type")
+    if field.tag == "option" or kind == "radio":
+        return "[x]" if {"checked", "selected"} & {*field.attrib} else "[ ]"
+    return "" if kind in ("hidden", "checkbox") else str(field.get("value", ""))
+
+
+def marked_xml(data: bytes) -> bytes:
+    """A part of an office document with marked superscripts."""
+    from lxml import etree
+
+    tree = parsed(data)
+    for paragraph in tree.iter("{*}p"):
+        texts = [
+            text
+            for text in paragraph.iter("{*}t")
+            if next(text.iterancestors("{*}p")) is paragraph
+        ]
+        runs = [
+            ("", []),
+            *((s, list(same)) for s, same in groupby(texts, script_of)),
+            ("", []),
+        ]
+        whole = ["".join(text.text or "" for text in same) for _, same in runs]
+        for n, (script, same) in enumerate(runs):
+            if script:
+                same[0].text = marked(script, whole[n], whole[n - 1], whole[n + 1])
+                for text in same[1:]:
+                    text.text = ""
+    return bytes(etree.tostring(tree, encoding="utf-8", xml_declaration=True))
+
+
+def script_of(text: Any) -> str:
+    """Whether a text of an office document is "sup", "sub" or neither, ""."""
+    properties = text.getparent().find("{*}rPr")
+    if properties is None:
+        return ""
+    for align in properties.iter("{*}vertAlign"):  # of Word
+        kinds = {"superscript": "sup", "subscript": "sub"}
+        return kinds.get("".join(align.values()), "")
+    height = str(properties.get("baseline", ""))  # of PowerPoint
+    if not height.strip("0%"):
+        return ""
+    return "sub" if height.startswith("-") else "sup"
 
 
 # ---- sheets --------------------------------------------------------------------------------------
@@ -132,15 +327,16 @@ def workbook_text(data: bytes, suffix: str) -> str:
     """The sheets of a workbook as Markdown tables, with each cell as the file has it: a text stays
     a text, and nothing is guessed.
     """
-    if suffix == ".xlsx" and data.startswith(ENCRYPTED):
-        sys.exit(LOCKED)
     try:
         sheets = sheets_of_xlsx(data) if suffix == ".xlsx" else sheets_of_xls(data)
         texts = []
         for name, rows in sheets:
             texts.append(f"## {name}\n{table_text(rows)}")
             if sum(map(len, texts)) > MAX_CHARS:
-                return "\n\n".join(texts) + CUT
+                NOT_READ["cut"] = 1
+                return "\n\n".join(texts)
+        if suffix == ".xlsx":
+            texts += other_texts(data)
     except ImportError:
         sys.exit(NO_READER)
     return "\n\n".join(texts)
@@ -197,11 +393,7 @@ def cell_text(value: Any, form: str) -> str:
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, int | float):
-        if form.endswith("%"):
-            return f"{round(value * 100, 10):g}%"
-        whole = int(value) if value == int(value) else None
-        digits = len(form) if re.fullmatch("0+", form) else 0  # 00501
-        return repr(value) if whole is None else str(whole).zfill(digits)
+        return number_text(value, form)
     if isinstance(value, datetime):
         has_time = value.time() != time() or "h" in form.lower()
         return value.isoformat(" ") if has_time else value.date().isoformat()
@@ -210,6 +402,24 @@ def cell_text(value: Any, form: str) -> str:
         return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     text = str(value).replace("|", "\\|")
     return "<br>".join(text.splitlines())
+
+
+def number_text(value: float, form: str) -> str:
+    """A number with all its digits, and the zeros, decimals and sign of percent of its format.
+
+    >>> number_text(501, "00000"), number_text(1.1, "0.00"), number_text(0.125, "0%")
+    ('00501', '1.10', '12.5%')
+    """
+    form = LITERALS.sub("", form).partition(";")[0]
+    percent = "%" * ("%" in form)
+    number = Decimal(format(value, ".15g") if isinstance(value, float) else value)
+    number *= 100 if percent else 1
+    whole, _, decimals = f"{number.normalize():f}".partition(".")
+    fixed = re.search(r"\.(0+)(?!.*E)", form)
+    decimals = decimals.ljust(len(fixed[1]) if fixed else 0, "0")
+    if re.fullmatch("0+", form) and not decimals:  # 00501
+        whole = f"{int(whole):0{len(form) + (number < 0)}}"
+    return whole + f".{decimals}" * bool(decimals) + percent
 
 
 def table_text(rows: Iterator[list[str]]) -> str:
@@ -251,51 +461,55 @@ def archive_text(data: bytes) -> str:
     """A line for each file of an archive, and the texts of those that are small enough, as long as
     there is room. Nothing is unpacked to the disk, and links are not followed.
     """
+    lines: list[str] = []
+    texts: list[str] = []
+    left = MAX_UNPACKED_BYTES
     with zipfile.ZipFile(io.BytesIO(data)) as packed:
         members = packed.infolist()
-        lines = [f"{m.filename} ({m.file_size} bytes)" for m in members[:MAX_MEMBERS]]
-        if len(members) > MAX_MEMBERS:
-            lines.append(f"... and {len(members) - MAX_MEMBERS} more")
-        texts = ["\n".join(lines)]
-        left = MAX_UNPACKED_BYTES
         for member in members[:MAX_MEMBERS]:
             left -= member.file_size
-            if left < 0 or sum(map(len, texts)) > MAX_CHARS:
-                break
-            text = member_text(packed, member)
-            if text.strip():
+            has_room = left >= 0 and sum(map(len, texts)) <= MAX_CHARS
+            text = member_text(packed, member) if has_room else None
+            size = f"{member.file_size} bytes" + NOTES["member"] * (text is None)
+            lines.append(f"{member.filename} ({size})")
+            if text and text.strip():
                 texts.append(f"--- {member.filename} ---\n{text}")
-    return "\n\n".join(texts)
+    if len(members) > MAX_MEMBERS:
+        lines.append(f"... and {len(members) - MAX_MEMBERS} more")
+    return "\n\n".join(["\n".join(lines), *texts])
 
 
-def member_text(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
-    """The text of a file in an archive; "" if it has none, or cannot be read."""
-    mode = member.external_attr >> 16
-    is_file = not member.is_dir() and not stat.S_ISLNK(mode)
-    is_locked = member.flag_bits & 1
-    if not is_file or is_locked or member.file_size > MAX_MEMBER_BYTES:
+def member_text(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> str | None:
+    """The text of a file in an archive; None if it cannot be read."""
+    if member.is_dir():
         return ""
+    is_link = stat.S_ISLNK(member.external_attr >> 16)
+    is_locked = member.flag_bits & 1
+    if is_link or is_locked or member.file_size > MAX_MEMBER_BYTES:
+        return None
     suffix = PurePosixPath(member.filename).suffix.lower()
     try:
         return text_of(packed.read(member), suffix, inside=True)
     except MemoryError:
         raise
     except (Exception, SystemExit):  # parsers do not document what they raise
-        return ""
+        return None
 
 
 # ---- plain text ----------------------------------------------------------------------------------
 
 
-def plain_text(data: bytes) -> str:
-    """UTF-16 with its mark, the encoding that an XML file declares, UTF-8 where it is valid, else
-    the one that chardet guesses, which is said. Ends the program for bytes that are no text.
+def plain_text(data: bytes, encoding: re.Pattern[bytes] = XML_ENCODING) -> str:
+    """UTF-16 with its mark, the encoding that the file declares, UTF-8 where it is valid, else the
+    one that chardet guesses, which is said. Ends the program for bytes that are no text.
     """
+    if data.startswith(FOREIGN):
+        sys.exit(UNKNOWN_KIND)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace")
     if b"\0" in data:
         sys.exit(NO_TEXT)
-    declared = XML_ENCODING.match(data)
+    declared = encoding.match(data[:2048])
     names = ["utf-8-sig"]
     if declared and not declared[1].lower().startswith(b"utf"):
         names.insert(0, declared[1].decode())
@@ -322,37 +536,49 @@ def page_text(body: bytes, suffix: str, content_type: str, url: str) -> str:
 
 
 def html_text(page: str, url: str) -> str:
-    """The main text of a page as Markdown, with whole URLs and marked superscripts."""
+    """The title and main text of a page as Markdown, with whole URLs and marked superscripts."""
     import trafilatura
-    from lxml import html  # type: ignore[import-untyped]
+    from lxml import html
 
     if not page.strip():
         return ""
+    page = CONTROLS.sub(" ", page)
     tree = trafilatura.load_html(page)
     if tree is None:  # the page is over the limits of the parser
         parser = html.HTMLParser(huge_tree=True)
         tree = html.document_fromstring(page, parser=parser)
     tree.make_links_absolute(url, handle_failures="ignore")
     mark_scripts(tree)
+    titles = [
+        " ".join(head.text_content().split()) for head in tree.iter("title", "h1")
+    ]
     how: Any = {"include_tables": True, "include_links": True, "favor_recall": True}
-    return trafilatura.extract(tree, **how) or str(trafilatura.html2txt(tree))
+    text = trafilatura.extract(tree, **how) or str(trafilatura.html2txt(tree))
+    left_out = [title for title in dict.fromkeys(titles) if title not in text]
+    return "\n".join([*left_out, text] if text.strip() else [])
 
 
 def mark_scripts(tree: Any) -> None:
-    """Mark superscripts, and subscripts next to a digit, because they become ordinary text: 10^3 is
-    not 103.
-    """
+    """Mark the superscripts and subscripts of a page."""
     for element in list(tree.iter("sup", "sub")):
         text = " ".join(element.text_content().split())
-        before = text_before(element)[-1:].strip()
-        near = before + (element.tail or "")[:1]
-        if element.tag == "sup" and before and is_power(text, before):
-            text = f"^{text}" if SHORT.fullmatch(text) else f"^({text})"
-        if element.tag == "sub" and text and any(map(str.isdigit, near)):
-            text = f"_{text}"
+        before, after = text_before(element), element.tail or ""
         for child in list(element):
             element.remove(child)
-        element.text = text
+        element.text = marked(element.tag, text, before, after)
+        if element.getparent() is not None:
+            element.drop_tag()
+
+
+def marked(script: str, text: str, before: str, after: str) -> str:
+    """A superscript ("sup"), or a subscript ("sub") next to a digit, with a mark: as ordinary text,
+    10^3 would be 103.
+    """
+    base = before[-1:].strip()
+    if script == "sup" and base and is_power(text, base):
+        return f"^{text}" if SHORT.fullmatch(text) else f"^({text})"
+    is_by_digit = any(map(str.isdigit, base + after[:1]))
+    return f"_{text}" if script == "sub" and text and is_by_digit else text
 
 
 def is_power(text: str, before: str) -> bool:

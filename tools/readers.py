@@ -12,6 +12,8 @@ READER = Path(reader.__file__).read_text(encoding="utf-8")
 NOTES = {
     "cut": say("tools/notes", "part_cut"),
     "guessed": say("tools/notes", "encoding_guessed", encoding="${encoding}"),
+    "unread": say("tools/notes", "not_read", what="${what}"),
+    **{name: say("tools/notes", name) for name in ("form", "member", *reader.KINDS)},
 }
 READ_S = 60.0
 MAX_TEXT_BYTES = 2_000_000
@@ -21,6 +23,7 @@ PROBLEMS = {  # by the exit status of the reader
     reader.NO_TEXT: "no_text",
     reader.TOO_LARGE: "too_large",
     reader.NO_READER: "no_reader",
+    reader.UNKNOWN_KIND: "unknown_kind",
 }
 
 

@@ -1,6 +1,8 @@
 """ReadFileAction: tables, documents, code and archives as text, read in the sandbox."""
 
+import html
 import io
+import json
 import random
 import re
 import stat
@@ -93,14 +95,27 @@ def test_a_text_cannot_leave_its_marks_and_its_name_is_marked(reading):
 # ---- documents -----------------------------------------------------------------------------------
 
 
-def word(text):
+def word(text, **parts):
+    """A Word document with a paragraph of this text, or of these runs."""
     space = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
     types = '<?xml version="1.0"?><Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Default Extension="xml" ContentType="application/xml"/><Override PartName="/word/document.xml" ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>'
     rels = '<?xml version="1.0"?><Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships"><Relationship Id="r1" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument" Target="word/document.xml"/></Relationships>'
-    body = f'<?xml version="1.0"?><w:document {space}><w:body><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:body></w:document>'
+    body = f'<?xml version="1.0"?><w:document {space}><w:body><w:p>{text if "<" in text else run(text)}</w:p></w:body></w:document>'
     return zipped(
-        **{"[Content_Types]__xml": types, "_rels/__rels": rels, "word/document__xml": body}
+        **{"[Content_Types]__xml": types, "_rels/__rels": rels, "word/document__xml": body}, **parts
     )
+
+
+def run(text, script=""):
+    """A run of a Word document."""
+    kind = f'<w:rPr><w:vertAlign w:val="{script}"/></w:rPr>' * bool(script)
+    return f'<w:r>{kind}<w:t xml:space="preserve">{text}</w:t></w:r>'
+
+
+def margin(tag, *runs):
+    """A header, a footer or comments of a Word document."""
+    space = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    return f"<w:{tag} {space}><w:p>{''.join(runs)}</w:p></w:{tag}>"
 
 
 def sheet():
@@ -153,7 +168,9 @@ CELLS = [  # of a sheet, and as they must be read
     ("NA", "NA"), ("NULL", "NULL"), ("nan", "nan"), ("00501", "00501"), ("1.10", "1.10"), ("1E5", "1E5"), ("+420123456789", "+420123456789"), ("TRUE", "TRUE"), ("-", "-"), ("3/4", "3/4"),
     ("2025-03-01", "2025-03-01"), (12, "12"), (0, "0"), (-7, "-7"), (1.1, "1.1"), (0.1 + 0.2, "0.3"), (1e20, "100000000000000000000"), (True, "TRUE"), (False, "FALSE"), (None, ""),
     (date(2025, 3, 1), "2025-03-01"), (datetime(2025, 3, 1, 7, 49), "2025-03-01 07:49:00"), (time(7, 49), "07:49:00"), (timedelta(hours=30), "30:00:00"),
-    ("a|b", r"a\|b"), ("a\nb", "a<br>b"), ("žluť", "žluť"), ("=A1", "=A1"), ("#N/A", "#N/A"), ((0.125, "0.0%"), "12.5%"), ((501, "00000"), "00501"), ((1234.5, "$#,##0.00"), "1234.5"),
+    ("a|b", r"a\|b"), ("a\nb", "a<br>b"), ("žluť", "žluť"), ("=A1", "=A1"), ("#N/A", "#N/A"), ((0.125, "0.0%"), "12.5%"), ((501, "00000"), "00501"), ((1234.5, "$#,##0.00"), "1234.50"),
+    ((1.1, "0.00"), "1.10"), ((-7, "0.0"), "-7.0"), ((3.14159, "0.00"), "3.14159"), ((-5, "00000"), "-00005"), ((0.123456789, "0.00%"), "12.3456789%"), ((1, "0%"), "100%"), ((-0.5, "0.0%;[Red]-0.0%"), "-50.0%"),
+    ((1.1 * 3, "General"), "3.3"), ((1234.5, '_-* #,##0.00 "Kč"_-;-* #,##0.00 "Kč"_-'), "1234.50"), ((9.5, '[$€-407] #,##0.00'), "9.50"), ((123000, "0.00E+00"), "123000"), ((7, '"No. "0.0.'), "7.0"), ((501, "General"), "501"),
 ]  # fmt: skip
 
 
@@ -174,6 +191,182 @@ def test_every_cell_of_a_sheet_is_read_as_it_stands_there():
         assert title == "## Sheet"
         shown = [" | ".join(text for _, text in row) for row in rows]
         assert [head, *lines] == [f"| {re.sub(r'[ |]*$', '', text)} |" for text in shown]
+
+
+UP, DOWN = "superscript", "subscript"
+
+
+@needs_markitdown
+@pytest.mark.parametrize(("runs", "shown"), [
+    ([("10",), ("3", UP), (" m",), ("2", UP)], "10^3 m^2"), ([("10",), ("-", UP), ("12", UP)], "10^-12"), ([("x",), ("n+1", UP)], "x^(n+1)"), ([("the 19",), ("th", UP), (" day",)], "the 19th day"),
+    ([("101",), ("2", DOWN)], "101_2"), ([("H",), ("2", DOWN), ("O",)], "H2O"), ([("A_1 and 2*3*4",)], "A_1 and 2*3*4"),
+])  # fmt: skip
+def test_a_word_document_keeps_its_powers_everywhere(runs, shown):
+    text = "".join(run(*piece) for piece in runs)
+    header = margin("hdr", text)
+    read = reader.text_of(word(text, **{"word/header1__xml": header}), ".docx")
+    assert read == f"{shown}\n\n--- word/header1.xml ---\n{shown}"
+
+
+@needs_markitdown
+def test_headers_footers_and_comments_of_a_word_document_are_read(reading):
+    parts = {
+        "word/header2__xml": margin("hdr", run("Order "), run("00501")),
+        "word/footer1__xml": margin("ftr", run("of 2025-03-01")),
+        "word/comments__xml": margin("comments", run("pay 1.10")),
+        "word/footer2__xml": margin("ftr"),
+        "word/media/image1__png": b"x",
+        "word/media/image2__png": b"x",
+    }
+    seen = reading("a.docx", word("Dear Ms Novak", **parts)).read()
+    assert "--- word/header2.xml ---\nOrder 00501\n" in seen and "footer2" not in seen
+    assert "--- word/footer1.xml ---\nof 2025-03-01\n" in seen and "pay 1.10" in seen
+    assert "\n[not read: pictures (2)]\n" in seen
+
+
+@needs_markitdown
+def test_slides_keep_their_powers_tables_and_notes():
+    pptx = pytest.importorskip("pptx")
+    show, data = pptx.Presentation(), io.BytesIO()
+    slide = show.slides.add_slide(show.slide_layouts[5])
+    table = slide.shapes.add_table(1, 2, 0, 0, 9, 9).table
+    table.cell(0, 0).text, table.cell(0, 1).text = "00501", "1.10"
+    paragraph = slide.shapes.title.text_frame.paragraphs[0]
+    for text, height in (("10", "0"), ("3", "30000")):
+        piece = paragraph.add_run()
+        piece.text = text
+        piece.font._element.set("baseline", height)
+    slide.notes_slide.notes_text_frame.text = "+420123456789"
+    show.save(data)
+    read = reader.text_of(data.getvalue(), ".pptx")
+    assert "# 10^3\n" in read and "| 00501 | 1.10 |" in read and "+420123456789" in read
+
+
+@needs_markitdown
+@pytest.mark.parametrize(("page", "shown"), [
+    ("10<sup>3</sup> ships", "10^3 ships"), ("101<sub>2</sub>", "101_2"), ("H<sub>2</sub>O", "H2O"), ("<a href='b.html'>b</a>", "[b](b.html)"), ("A_1 * 2*3", "A_1 * 2*3"),
+    ("Code <input value='00501'>", "Code  00501"), ("<input type=radio checked>yes <input type=radio>no", "[x] yes  [ ] no"), ("<select><option>A1<option selected>B2</select>", "A1 [ ] B2 [x]"), ("1\f0<sup>3\x01</sup>", "1 0^3"),
+])  # fmt: skip
+def test_an_html_file_keeps_powers_links_and_form_values(page, shown):
+    assert reader.text_of(f"<p>{page}</p>".encode(), ".html").strip() == shown
+
+
+def test_an_html_file_is_read_as_it_declares():
+    page = '<html><head><meta charset="windows-1250"></head><body>žluťoučký kůň</body></html>'
+    assert "žluťoučký kůň" in reader.text_of(page.encode("cp1250"), ".html")
+
+
+@needs_markitdown
+def test_a_book_keeps_its_powers():
+    xml = '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles><rootfile full-path="a.opf"/></rootfiles></container>'
+    opf = '<package xmlns="http://www.idpf.org/2007/opf"><manifest><item id="c" href="c.xhtml"/></manifest><spine><itemref idref="c"/></spine></package>'
+    page = "<html><head><title/></head><body><a id='x'/><p>10<sup>3</sup> ships</p></body></html>"
+    book = zipped(**{"META-INF/container__xml": xml, "a__opf": opf, "c__xhtml": page})
+    assert reader.text_of(book, ".epub").strip() == "10^3 ships"
+
+
+def test_a_notebook_is_read_with_its_outputs(reading):
+    outputs = [
+        {"text": ["0.1", "0"]},
+        {"data": {"text/plain": "00501", "image/png": "eA=="}},
+        {"traceback": ["Error 7"]},
+    ]
+    cells = [{"source": ["a = 1\n", "a"], "outputs": outputs}, {"source": "10^3"}]
+    seen = reading("a.ipynb", json.dumps({"cells": cells})).read()
+    assert "a = 1\na\n\n0.10\n\n00501\n\nError 7\n\n10^3" in seen
+    assert "[not read: pictures (1)]" in seen
+
+
+def form():
+    """A PDF whose form has values that its page does not show."""
+    fields = [
+        "/T (Code) /FT /Tx /V (00501)",
+        "/T (Path) /FT /Tx /V (/a)",
+        "/T (Agreed) /FT /Btn /V /Yes",
+        "/T (Sent) /FT /Btn /V /Off",
+        "/T (Cities) /FT /Ch /V [(Brno) (Jihlava)]",
+        "/T (Empty) /FT /Tx",
+        "/T (Home) /Kids [11 0 R]",
+        "/T (Phone) /Parent 10 0 R /FT /Tx /V (+420123456789)",
+    ]
+    listed = " ".join(f"{n} 0 R" for n in range(4, 11))
+    objects = [
+        f"/Type /Catalog /Pages 2 0 R /AcroForm << /Fields [{listed}] >>",
+        "/Type /Pages /Kids [3 0 R] /Count 1",
+        "/Type /Page /Parent 2 0 R /MediaBox [0 0 9 9]",
+        *fields,
+    ]
+    lines = [f"{n} 0 obj << {entries} >> endobj" for n, entries in enumerate(objects, 1)]
+    ends = "trailer << /Root 1 0 R >>", "startxref", "0", "%%EOF"
+    return "\n".join(["%PDF-1.4", *lines, *ends]).encode()
+
+
+def test_the_values_of_a_pdf_form_are_read(reading):
+    seen = reading("a.pdf", form()).read()
+    values = "Code: 00501\nPath: /a\nAgreed: Yes\nSent: Off\nCities: Brno, Jihlava\nEmpty: \nHome.Phone: +420123456789\n"
+    assert f"[the fields of the form, and their values]\n{values}" in seen
+
+
+def test_a_text_that_ends_with_a_page_break_is_whole(reading):
+    assert "the text goes on" not in reading("a.txt", "1\f2\f").read()
+
+
+@pytest.mark.parametrize(("name", "begin"), [
+    ("a.doc", reader.ENCRYPTED), ("a.odt", b"PK\x03\x04"), ("a.rtf", b"{\\rtf1 5}"), ("a.7z", b"7z\xbc\xaf"),
+])  # fmt: skip
+def test_a_file_of_another_kind_is_said_to_be_not_read(name, begin, reading):
+    with pytest.raises(ToolError, match=f"{name} is not read: there is no reader"):
+        reading(name, begin + bytes(9) * (name != "a.rtf")).read()
+
+
+def test_comments_and_shapes_of_a_workbook_are_read_and_charts_are_counted(reading):
+    openpyxl = pytest.importorskip("openpyxl")
+    book, data = openpyxl.Workbook(), io.BytesIO()
+    book.active["A1"] = 7
+    book.active["A1"].comment = openpyxl.comments.Comment("see 00501", "me")
+    chart = openpyxl.chart.BarChart()
+    chart.add_data(openpyxl.chart.Reference(book.active, 1, 1, 1, 1))
+    book.active.add_chart(chart)
+    book.create_sheet("Old").append(["1.10"])
+    book["Old"].sheet_state = "hidden"
+    book.save(data)
+    seen = reading("a.xlsx", data.getvalue()).read()
+    assert "see 00501" in seen and "[not read: charts (1)]" in seen and "## Old\n| 1.10 |" in seen
+
+
+VALUES = "00501", "1.10", "1E5", "+420123456789", "2025-03-01", "-7", "−7", "12.5%", "1,234.50 €", "A_1", "2*3*4", "<5", "a&b"  # fmt: skip
+
+
+@needs_markitdown
+@pytest.mark.parametrize("suffix", [".csv", ".html", ".docx", ".xlsx", ".pptx"])
+def test_each_value_is_read_as_it_is_written(suffix):
+    draw = random.Random(suffix)
+    for _ in range(5):
+        values = draw.sample(VALUES, 5)
+        read = reader.text_of(file_of(values, suffix), suffix)
+        assert [value for value in values if value not in read] == []
+
+
+def file_of(values, suffix):
+    """A file with these values."""
+    safe = [html.escape(value) for value in values]
+    if suffix == ".csv":
+        return "\n".join(values).encode()
+    if suffix == ".html":
+        return f"<table><tr><td>{'</td><td>'.join(safe)}</td></tr></table>".encode()
+    if suffix == ".docx":
+        return word("".join(run(f"{value} ") for value in safe))
+    data = io.BytesIO()
+    if suffix == ".xlsx":
+        book = pytest.importorskip("openpyxl").Workbook()
+        book.active.append(values)
+        book.save(data)
+    else:
+        show = pytest.importorskip("pptx").Presentation()
+        slide = show.slides.add_slide(show.slide_layouts[5])
+        slide.shapes.title.text = " and ".join(values)
+        show.save(data)
+    return data.getvalue()
 
 
 def test_a_pdf_is_read_as_text_and_one_with_a_password_is_not(reading):
@@ -230,7 +423,9 @@ def test_an_archive_is_a_list_of_its_files_with_their_texts(reading):
         and "1,2" in seen
     )
     assert (
-        "picture.png (5 bytes)" in seen and "--- picture.png" not in seen and "too deep" not in seen
+        "picture.png (5 bytes, not read)" in seen
+        and "--- picture.png" not in seen
+        and "too deep" not in seen
     )
 
 
@@ -242,7 +437,11 @@ def test_a_link_in_an_archive_leads_nowhere(reading):
         archive.writestr(link, "/etc/passwd")
         archive.writestr("../../../tmp/out.txt", "outside")
     seen = reading("a.zip", data.getvalue()).read()
-    assert "root:" not in seen and "--- passwd.txt" not in seen and "passwd.txt (11 bytes)" in seen
+    assert (
+        "root:" not in seen
+        and "--- passwd.txt" not in seen
+        and "passwd.txt (11 bytes, not read)" in seen
+    )
 
 
 def bomb(size, name="word/document.xml"):
@@ -269,8 +468,11 @@ def test_a_document_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(na
 @needs_sandbox
 def test_a_bomb_in_an_archive_is_listed_and_not_read(reading):
     seen = reading("a.zip", bomb(64 << 20, "zeros.txt")).read()
-    assert f"zeros.txt ({64 << 20} bytes)" in seen and len(seen) < 1_000
-    assert "zeros.txt (10 bytes)" in reading("b.zip", lying(bomb(64 << 20, "zeros.txt"))).read()
+    assert f"zeros.txt ({64 << 20} bytes, not read)" in seen and len(seen) < 1_000
+    assert (
+        "zeros.txt (10 bytes, not read)"
+        in reading("b.zip", lying(bomb(64 << 20, "zeros.txt"))).read()
+    )
 
 
 @needs_sandbox

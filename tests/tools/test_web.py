@@ -127,6 +127,14 @@ def test_a_page_keeps_its_powers_and_its_links(html, text):
     assert text in reader.html_text(page, "http://h.example/d/p")
 
 
+def test_a_page_keeps_its_title_and_a_short_one_its_powers():
+    page = f"<html><head><title>Prices of 1850</title></head><body><h1>Salt 00501</h1>{SALT * 3}</body></html>"
+    text = reader.html_text(page, "http://h.example/")
+    assert "Prices of 1850" in text and "Salt 00501" in text
+    short = "<html><body><p>10<sup>3</sup> ships</p></body></html>"
+    assert "10^3 ships" in reader.html_text(short, "http://h.example/")
+
+
 @pytest.mark.parametrize(("chars", "parts", "told"), [(1000, 3, "Part 3 of 3"), (100, reading.MAX_PARTS, "only its first parts were read")])  # fmt: skip
 def test_a_long_page_is_read_in_parts_that_are_paid(chars, parts, told, bench, monkeypatch):
     monkeypatch.setattr(reading, "PART_CHARS", chars)
