@@ -247,9 +247,10 @@ def test_a_proxy_of_the_environment_is_used_unless_it_is_excepted(
         assert proxy.paths == []
 
 
-@pytest.mark.parametrize("name", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
+@pytest.mark.parametrize("name", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"])
 def test_certificates_of_the_environment_are_used(name, tmp_path, monkeypatch):
-    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    for other in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, str(tmp_path))
     assert http.session(f"https://{name[:4].lower()}.llm.internal/v1").verify == str(tmp_path)
 

@@ -271,3 +271,20 @@ def test_the_fixture_works_next_to_any_plugin_with_a_record_mode(order, pytester
     plugins = [("-p", "orchestra.variation.pytest_plugin"), ("-p", "theirs")][::order]
     flags = [word for plugin in plugins for word in plugin]
     assert pytester.runpytest_subprocess(*flags, "--version").ret == 0
+
+
+def test_its_modes_are_accepted_where_pytest_recording_has_the_option(pytester):
+    pytester.makepyfile(
+        recording="""
+        def pytest_addoption(parser):
+            group = parser.getgroup("recording")
+            group.addoption("--record-mode", choices=("once", "all"))
+        """,
+        test_it="""
+        def test_it(recorded, request):
+            assert request.config.getoption("--record-mode") == "changed"
+        """,
+    )
+    plugins = "-p", "orchestra.variation.pytest_plugin", "-p", "recording"
+    for flags in (plugins, plugins[2:] + plugins[:2]):
+        assert pytester.runpytest_subprocess(*flags, "--record-mode", "changed").ret == 0

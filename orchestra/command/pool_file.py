@@ -256,7 +256,12 @@ def check(pool: Pool, budget_usd: float | None, redact: Redact) -> None:
 def _check_certificates(pool: Pool) -> None:
     if not any(b.base_url.startswith("https:") for b in pool.backends):
         return
-    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+    for name in (
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+    ):
         path = os.environ.get(name)
         if path and not Path(path).exists():
             raise ConfigError(

@@ -135,7 +135,8 @@ def _session(endpoint: str, process_id: int) -> requests.Session:
     made = requests.Session()
     settings = made.merge_environment_settings(endpoint, {}, True, None, None)
     made.proxies.update(settings["proxies"])
-    made.verify = settings["verify"]
+    own = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
+    made.verify = settings["verify"] if settings["verify"] is not True else own or True
     made.trust_env = False  # so that it is not read again for each call
     adapter = Connections()
     made.mount("https://", adapter)

@@ -18,14 +18,31 @@ from typing import Any
 
 import pytest
 
+from orchestra.variation import MODES
+
 
 def pytest_addoption(
     parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager
 ) -> None:
     """For a conftest.py that names this plugin: it comes after the plugins that are installed."""
+    pluginmanager.register(NextToRecording(parser))
     files = [getattr(plugin, "__file__", "") for plugin in pluginmanager.get_plugins()]
     if any(file and file.endswith("conftest.py") for file in files):
         _add_option(parser)
+
+
+class NextToRecording:
+    """Adds our modes to the --record-mode of pytest-recording, which refuses all but its own."""
+
+    def __init__(self, parser: pytest.Parser) -> None:
+        self.parser = parser
+
+    def pytest_plugin_registered(self, plugin_name: str) -> None:
+        if plugin_name == "recording":
+            for option in self.parser.getgroup("recording").options:
+                if "--record-mode" in option.names():
+                    choices = option.attrs()["choices"]
+                    option.attrs()["choices"] = tuple(dict.fromkeys([*choices, *MODES]))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -42,10 +59,8 @@ def _add_option(parser: pytest.Parser) -> None:
     """--record-mode, unless another plugin has it, such as pytest-recording."""
     _, unknown = parser.parse_known_and_unknown_args(["--record-mode=none"])
     if unknown:
-        # recorded.MODES, without the time of its import
-        modes = ("none", "once", "changed", "rewrite")
         help = "of the fixture `recorded` (once)"
-        parser.addoption("--record-mode", choices=modes, help=help)
+        parser.addoption("--record-mode", choices=MODES, help=help)
 
 
 @pytest.fixture

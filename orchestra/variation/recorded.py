@@ -26,6 +26,7 @@ from orchestra.kernel.folder import (
 )
 from orchestra.kernel.tape import TapeMiss
 from orchestra.kernel.vocabulary import ConfigError, Pool
+from orchestra.variation import MODES
 from orchestra.variation.diff import Difference, changes, difference, short_diff, where
 from orchestra.variation.fork import without_addresses
 from orchestra.variation.reuse import answers_of
@@ -39,7 +40,6 @@ from orchestra_min import (
     with_defaults,
 )
 
-MODES = ("none", "once", "changed", "rewrite")
 OF_RECORDING = ("pool", "options", "cancelled", "more", "sources")  # not of a replay
 
 
