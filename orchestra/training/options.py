@@ -103,6 +103,11 @@ def _default_lr(data: dict[str, Any]) -> float:
     return 5e-6 if data.get("full") else 5e-5
 
 
+def _default_reward(data: dict[str, Any]) -> str:
+    settings = data.get("reward_setting", ())
+    return "judge" if any(text.startswith("model=") for text in settings) else "rubric"
+
+
 def _flag(default: Any, help: str) -> Any:
     return Field(default, description=help)
 
@@ -145,11 +150,14 @@ class TrainingOptions(Checked):
     warmup: Share = _flag(0.05, "share of the steps")
     lr_floor: Share = _flag(0.1, "share of --lr at the end of the cosine")
     max_grad_norm: Above0 = _flag(1.0, "norm that gradients are clipped to")
-    reward: str = _flag(
-        "rubric", "rubric, exact, judge, outcome, FILE.py:NAME or package.module:NAME"
-    )
     reward_setting: tuple[Setting, ...] = _flag(
         (), "NAME=VALUE for the reward; repeatable"
+    )
+    reward: str = Field(
+        default_factory=_default_reward,
+        description="judge (the paper's, and the default if --reward-setting names its model), "
+        "rubric (else the default) or exact: rules of ours, outcome, FILE.py:NAME or "
+        "package.module:NAME",
     )
     rollouts: Literal["vllm", "local"] = _flag("vllm", "where completions come from")
     vllm_url: BaseUrl = _flag("http://127.0.0.1:8000", "the vLLM server")

@@ -333,6 +333,10 @@ def test_a_run_is_neither_overwritten_nor_resumed_as_another(tiny, done, capsys,
 def test_a_default_follows_from_another_flag(tiny, tmp_path, policy):
     arguments = f"--stage sft --model {tiny[0]} --data {tiny[1]} --out {tmp_path}".split()
     assert options.parse(arguments).lr == 5e-5 and options.parse([*arguments, "--full"]).lr == 5e-6
+    judged = "--reward-setting", "base_url=http://127.0.0.1:9/v1", "--reward-setting", "model=m"
+    assert options.parse(arguments).reward == "rubric"
+    assert options.parse([*arguments, *judged]).reward == "judge"
+    assert options.parse([*arguments, *judged, "--reward", "exact"]).reward == "exact"
     o = options.parse([*arguments, "--clip", "0.1"])
     assert train_da_grpo.Trainer(o, policy, None, None, 1).objective.clip_high == 0.1
     assert o.micro_batch is None  # a whole group
