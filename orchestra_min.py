@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -76,7 +77,7 @@ from orchestra.kernel.tape import (
     TapeMiss,
     redact_keys,
 )
-from orchestra.kernel.tool import Environment, Tool
+from orchestra.kernel.tool import Environment, Tool, of_user
 from orchestra.kernel.vocabulary import (
     FINISH,
     INVALID,
@@ -517,6 +518,7 @@ class Run:
             purse=p.purse,
             folder=folder,
             options=self.options,
+            depends_on=partial(of_user, self.parts.agents[u.agent], self.task),
         )
 
         def on_step(at: Place, step: Step) -> None:

@@ -203,7 +203,7 @@ def test_runs_are_listed_with_question_answer_and_the_date_of_their_newest_call(
 
 def test_a_kill_between_two_renames_keeps_the_recording(varied, tmp_path):
     shutil.copytree(tmp_path / "run", tmp_path / "run.new")
-    (tmp_path / "run").rename(tmp_path / "run.old")
+    (tmp_path / "run").rename(tmp_path / ".run.old")
     assert varied(OF_A_SUB_AGENT).answer == "9" and len(varied.asked) == 1  # of three calls
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 

@@ -6,7 +6,6 @@ has every answer. A command gets only the environment variables that `mcp` passe
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestra.kernel.depends import anew, digest_of, digest_of_files
 from orchestra.kernel.placing import OF_USER
 from orchestra.kernel.prompts import fenced, say
 from orchestra.kernel.tape import Redact
@@ -52,6 +52,7 @@ class Server:
         self.command = command
         self.redact = redact
         self.name = "mcp"
+        self.program = ""  # a digest of what was started
         self.version = ""
         self.listed: list[Row] = []
         self._running = running
@@ -100,6 +101,7 @@ class Server:
 
         logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs tracebacks
         enter = self._running.enter_context
+        self.program = _program(self.command)
         server = self._transport()
         portal = enter(start_blocking_portal())
         # `mcp` does not document the errors of a lost connection.
@@ -159,11 +161,7 @@ class Server:
         """A digest of its command, the files that this names, its version and its tools."""
         with contextlib.suppress(Exception):  # a call will tell
             self._connected()
-        files = [Path(os.path.expandvars(word)) for word in shlex.split(self.command)]
-        programs = [file.read_bytes() for file in files if file.is_file()]
-        digests = [hashlib.sha256(program).hexdigest() for program in programs]
-        row = [self.command, digests, self.version, self.listed]
-        return hashlib.sha256(json.dumps(row).encode()).hexdigest()
+        return digest_of(self.program, self.version, json.dumps(self.listed))
 
     def _rows(self) -> list[Row]:
         page = self.ask("list_tools")
@@ -190,6 +188,24 @@ class Server:
         if answer.is_error:
             raise ToolError(say(NOTES, "own_failed", tool=tool, reason=fenced(text)))
         return text
+
+
+def _program(command: str) -> str:
+    """A digest of a command, of the files that it names or that `python -m` finds, and of the
+    Python files beside them. What a server finds in a folder cannot be known.
+    """
+    words = shlex.split(os.path.expandvars(command))
+    named = [*words, *(word.partition("=")[2] for word in words)]
+    for flag, module in zip(words, words[1:], strict=False):
+        if flag == "-m":
+            place = module.replace(".", "/")
+            named += [f"{place}.py", f"{place}/__main__.py"]
+    paths = [Path(name) for name in named if name]
+    if any(path.is_dir() for path in paths):
+        return anew()
+    files = [path for path in paths if path.is_file()]
+    beside = [other for file in files for other in file.parent.glob("*.py")]
+    return digest_of(*words, digest_of_files(sorted({*files, *beside})))
 
 
 def _text(part: Any) -> str:
@@ -230,7 +246,7 @@ def _tool(row: Row, server: Server, taken: Set[str]) -> Tool:
         manual=f"{name}\n    {purpose}\n    parameters: {signature}",
         check=partial(_arguments, validator(inputs)),
         function=call,
-        depends_on=server.identity,
+        depends_on=lambda task: server.identity(),
     )
 
 

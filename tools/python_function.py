@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from orchestra.kernel.depends import source_of
 from orchestra.kernel.placing import OF_USER
 from orchestra.kernel.prompts import fenced, say
 from orchestra.kernel.tape import EndOfRun
@@ -44,6 +45,7 @@ def tool_of(function: Any, flag: str = "tool") -> Tool:
         made = tool(function.__name__, OF_USER, plain=without_refs)(function)
     except Exception as error:  # annotations are the user's code and may raise anything
         raise ConfigError(f"{flag}: cannot be a tool ({one_line(error)})") from None
+    source_of(function)  # as it is now: the file may change before it is called
     records_itself = Environment in types.values()
     return made if records_itself else _recording(made)
 

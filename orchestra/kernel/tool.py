@@ -19,6 +19,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -99,7 +100,7 @@ def names_of(task: Task, modality: Modality) -> list[str]:
 
 @dataclass(frozen=True)
 class Tool:
-    """g of T with psi(g), Eq. 7. `depends_on`: as in its Environment."""
+    """g of T with psi(g), Eq. 7. `depends_on`: as in its Environment, for a task."""
 
     name: str
     capabilities: frozenset[str]
@@ -111,7 +112,7 @@ class Tool:
     files: Mapping[str, Modality] = field(
         default_factory=dict
     )  # parameters that name a file
-    depends_on: Callable[[], str] = str
+    depends_on: Callable[[Task], str] = lambda task: ""
 
     def __call__(self, env: Environment, params: Mapping[str, Any]) -> str:
         """The observation. Raises ModelMistake for invalid parameters, ToolError for a failure."""
@@ -120,7 +121,8 @@ class Tool:
         except ValueError as problems:
             told: Any = {"tool": self.name, "problems": problems}
             raise ModelMistake("bad_params", signature=self.signature, **told) from None
-        return self.function(replace(env, depends_on=self.depends_on), **arguments)
+        depends_on = partial(self.depends_on, env.task)
+        return self.function(replace(env, depends_on=depends_on), **arguments)
 
     def schema(self, task: Task) -> dict[str, Any]:
         """The JSON schema of its parameters; a file parameter lists the task's files."""
@@ -156,19 +158,17 @@ def tool(
             check=lambda params: _checked(model, params),
             function=function,
             files=_file_parameters(model),
-            depends_on=lambda: _source_of(function),
+            depends_on=partial(of_user, function),
         )
 
     return wrap
 
 
-def _source_of(function: Callable[..., str]) -> str:
-    """A digest of the source of a tool; "" for the shipped ones."""
-    if function.__module__.startswith("orchestra."):
-        return ""
-    from orchestra.kernel.depends import source_of
+def of_user(function: Any, task: Task) -> str:
+    """What a tool or a sub-agent of the user depends on; "" for the shipped ones."""
+    from orchestra.kernel import depends  # a replay does not ask
 
-    return source_of(function)
+    return depends.of_user(function, task)
 
 
 def _arguments_of(name: str, function: Callable[..., str]) -> type[BaseModel]:

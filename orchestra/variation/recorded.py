@@ -24,8 +24,9 @@ from orchestra.kernel.folder import (
     read_manifest,
     sha256_of,
 )
-from orchestra.kernel.tape import TapeMiss
-from orchestra.kernel.vocabulary import ConfigError, Pool
+from orchestra.kernel.tape import TapeMiss, exchanges
+from orchestra.kernel.tool import of_user
+from orchestra.kernel.vocabulary import ConfigError, Pool, Task
 from orchestra.variation import MODES
 from orchestra.variation.diff import Difference, changes, difference, short_diff, where
 from orchestra.variation.fork import without_addresses
@@ -40,6 +41,8 @@ from orchestra_min import (
     with_defaults,
 )
 
+# Kinds of exchanges that depend on something else than code of the user
+SHIPPED = "code", "bash", "diff", "visit", "transcribe", "world"
 OF_RECORDING = ("pool", "options", "cancelled", "more", "sources")  # not of a replay
 
 
@@ -153,7 +156,9 @@ def _record(
 def _pool(how: Mapping[str, Any]) -> Pool:
     """The pool that a test gives: an object, a file, or that of the environment."""
     pool = how.get("pool")
-    return pool if isinstance(pool, Pool) else with_models(choose(pool))
+    if isinstance(pool, Pool):
+        return pool
+    return with_models(choose(Path(pool) if pool else None))
 
 
 def _replay_or_vary(
@@ -166,7 +171,8 @@ def _replay_or_vary(
     """A replay, or else a run that pays only for what the recording lacks. It takes the place of
     the recording. Raises Changed, and then it stays next to it, as `out`.new.
     """
-    if _has_settings(read_manifest(folder), how):
+    held = read_manifest(folder)
+    if _has_settings(held, how) and not _is_stale(held.task(folder), folder, how):
         with contextlib.suppress(TapeMiss):
             return replay(folder, **_given_again(how))
     new = folder.with_name(f"{folder.name}.new")
@@ -180,6 +186,18 @@ def _replay_or_vary(
         first = f"{folder}: {problems[0]}"
         raise Changed("\n".join([first, *_advice(found, problems)]))
     return _put_in_place(folder, new, again)
+
+
+def _is_stale(task: Task, folder: Path, how: Mapping[str, Any]) -> bool:
+    """Whether a tool or a sub-agent of the test has another source than the one recorded."""
+    now = {of_user(agent, task) for agent in (how.get("agents") or {}).values()}
+    now |= {tool.depends_on(task) for tool in (how.get("tools") or {}).values()}
+    recorded = {
+        exchange.depends_on
+        for exchange in exchanges(folder / "tape.jsonl")
+        if exchange.request["kind"] not in SHIPPED
+    }
+    return not recorded <= {*now, ""}
 
 
 def _put_in_place(folder: Path, new: Path, again: Outcome) -> Outcome:
@@ -198,13 +216,15 @@ def _put_in_place(folder: Path, new: Path, again: Outcome) -> Outcome:
 def _put_back(folder: Path) -> None:
     """Undo what a kill left between two renames."""
     replaced = _replaced_by(folder)
-    if replaced.exists() and not folder.exists():
+    if folder.exists():
+        _remove(replaced)
+    elif replaced.exists():
         replaced.rename(folder)
 
 
 def _replaced_by(folder: Path) -> Path:
     """Where the recording of before is, while another one takes its place."""
-    return folder.with_name(f"{folder.name}.old")
+    return folder.with_name(f".{folder.name}.old")
 
 
 def _is_run(folder: Path) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -203,9 +203,7 @@ def replace_in(parts: Parts, found: Replaced) -> Parts:
     agents = parts.agents
     tools = parts.tools
     if found.results:
-        agents = {
-            name: partial(_act, agent, found.results) for name, agent in agents.items()
-        }
+        agents = {name: _acting(agent, found.results) for name, agent in agents.items()}
     if found.observations:
         tools = {
             name: _observing(tool, found.observations) for name, tool in tools.items()
@@ -252,9 +250,14 @@ class UserDecides:
         return self._decisions[state.round]
 
 
-def _act(agent: Agent, results: Mapping[Place, Result], job: Job) -> Result:
+def _acting(agent: Agent, results: Mapping[Place, Result]) -> Agent:
     """A sub-agent whose results at some places are given."""
-    return results[job.place] if job.place in results else agent(job)
+
+    @wraps(agent, updated=())
+    def act(job: Job) -> Result:
+        return results[job.place] if job.place in results else agent(job)
+
+    return act
 
 
 def _observing(tool: Tool, observations: Mapping[str, Observed]) -> Tool:
