@@ -5,6 +5,7 @@ import json
 import pytest
 
 from orchestra.kernel.attempts import LOADING, SYSTEM_REFUSED, TOO_LONG
+from orchestra.kernel.events import completion_in
 from orchestra.kernel.shorter import chars_of, shortened
 from orchestra.kernel.tape import Failure, exchanges
 from orchestra.kernel.tool import Environment, tool
@@ -121,17 +122,25 @@ def test_what_was_found_is_the_fallback_of_a_main_agent_whose_prompt_does_not_fi
     "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
     "Input is too long for requested model.",
     "failed (context_length_exceeded)",
+    "Input token length is too long",
+    "Prompt tokens (9000) exceed the limit",
+    "Request too large for model `m` on tokens per minute, please reduce your message size",
+    "input (5000 tokens) is larger than the max context size (4096 tokens). skipping",
+    "This request would exceed the model's token limit",
 ])  # fmt: skip
 def test_a_context_that_is_too_short_is_recognised(why):
-    assert TOO_LONG.search(why)
+    assert TOO_LONG.match(why)
 
 
 @pytest.mark.parametrize("why", [
     "Invalid schema: 'length' is not allowed", "413 Request Entity Too Large", "image input is not supported",
+    "'max_tokens' or 'max_completion_tokens' is too large: 128000. This model's maximum context length is 32768 tokens",
+    "Unrecognized request argument supplied: context_length", "The model 'phi-3-128k-context-length' does not exist",
+    "request is too large: image exceeds 5 MB maximum", "operating system is not supported here", "Failed loading model weights",
     "max_tokens is too large: 5000. This model supports at most 4096 completion tokens", "unknown field: logprobs",
 ])  # fmt: skip
 def test_another_refusal_is_not_taken_for_it(why):
-    assert not TOO_LONG.search(why) and not SYSTEM_REFUSED.search(why) and not LOADING.search(why)
+    assert not TOO_LONG.match(why) and not SYSTEM_REFUSED.search(why) and not LOADING.search(why)
 
 
 def test_only_what_is_quoted_is_cut_and_the_oldest_first():
@@ -148,6 +157,27 @@ def test_only_what_is_quoted_is_cut_and_the_oldest_first():
     assert shortened(messages, 10_000) == messages
 
 
+@pytest.mark.parametrize("length", [299, 301, 399, 401, 6000])
+def test_a_prompt_that_never_fits_is_shortened_a_few_times_and_not_for_ever(length, run):
+    from orchestra.kernel.prompts import fenced
+
+    @tool("look", "txt")
+    def look(env: Environment, topic: str) -> str:
+        """Look something up.
+
+        topic: a word
+        """
+        return fenced(env.local("look", {"topic": topic}, lambda: "x" * length))
+
+    def respond(request):
+        return VLLM if "Observation:" in last_text(request) else act("look", topic="a")
+
+    result = run(respond=respond, method="react", tools={"look": look})
+    assert result.ending.cause == "context" and len(run.requests) < 15
+    sent = [json.dumps(r["messages"]) for r in run.requests]
+    assert len(sent) == len(set(sent))
+
+
 # ---- no system role ------------------------------------------------------------------------------
 
 
@@ -155,7 +185,8 @@ def test_only_what_is_quoted_is_cut_and_the_oldest_first():
 @pytest.mark.parametrize("why", [
     "System role not supported", "system role is not supported by this model's chat template",
     "Conversation roles must alternate user/assistant/user/assistant/...",
-    "Only user and assistant roles are supported!", "this model does not support system messages",
+    "Only user and assistant roles are supported!", "Developer instruction is not enabled for models/gemma-3-27b-it",
+    'messages: Unexpected role "system".', "Input should be 'user' or 'assistant'", "this model does not support system messages",
 ])  # fmt: skip
 def test_a_template_without_a_system_role_gets_its_text_in_the_users_message(why, status, run):
     def respond(request):
@@ -236,6 +267,37 @@ def test_the_tool_calls_of_a_stream_are_put_together(run):
         return stream(*chunks, {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
 
     assert run(respond=respond, method="react").answer == "42"
+
+
+@pytest.mark.parametrize("body", [
+    "\ufeffdata: {}\r\n\r\ndata: [DONE]\r\n\r\n", "\n\nid: 1\nevent: message\ndata:{}\n\n", ": OPENROUTER PROCESSING\n\n{}",
+    "retry: 5\ndata: {}\n\n", "data: {}",
+])  # fmt: skip
+@pytest.mark.parametrize("part", ["delta", "message"])
+def test_a_stream_is_read_in_every_form(body, part, run):
+    choice = {"index": 0, part: {"content": finish("42\u2028\x85")}, "finish_reason": "stop"}
+    if body.startswith(":"):
+        choice["message"] = choice.pop(part)
+    chunk = json.dumps({"choices": [choice], "error": None}, ensure_ascii=False)
+    result = run(respond=lambda r: Raw(200, body.replace("{}", chunk)), method="react")
+    assert result.answer.startswith("42") and len(run.requests) == 1
+
+
+@pytest.mark.parametrize("chunk", [
+    '{"choices": 5}', '{"choices": [{"delta": "x"}]}', '{"z": ' + "[" * 100_000, "{oops}", '{"choices": [{"delta": {"tool_calls": 7}}]}',
+])  # fmt: skip
+def test_a_stream_that_makes_no_sense_is_named_and_paid_once(chunk, run):
+    with pytest.raises(EndpointError, match="not JSON"):
+        run(respond=lambda r: Raw(200, f"data: {chunk}\n\n"), method="react")
+    assert len(run.requests) == 1
+
+
+def test_calls_of_a_stream_without_an_index_are_two(run):
+    calls = [{"function": {"name": name, "arguments": {"topic": "a"}}} for name in ("look", "see")]
+    body = {"choices": [{"delta": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
+    assert [c["function"] for c in json.loads(completion_in(stream(body).body))["choices"][0]["message"]["tool_calls"]] == [
+        {"name": name, "arguments": '{"topic": "a"}'} for name in ("look", "see")
+    ]  # fmt: skip
 
 
 def test_an_error_in_a_stream_is_named(run):

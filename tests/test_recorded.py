@@ -245,14 +245,17 @@ def test_a_rewrite_records_again_whatever_is_there(name, change, varied, tmp_pat
 
 
 @pytest.mark.parametrize("call, problem", [
-    ("'a?', uot='run'", "no argument 'uot'; it takes agents, cancelled, change"),
-    ("'a?'", "out=None: needs a folder, as in out='runs/capital'"),
-    ("out='run'", "missing a required argument: 'question'"),
-    ("7, out='run'", "question=7: needs a text"),
-    ("'a?', out=7", "out=7: needs a folder"),
-    ("'a?', out='run', options={'rounds': 3}", "options={'rounds': 3}: needs Options(...)"),
-    ("'a?', out='run', pool=7", "pool=7: needs a Pool or a pool file"),
-    ("'a?', ['gone.png'], out='run'", "gone.png: cannot be read"),
+    ("'a?', uot='run'", "no argument 'uot'; it takes question, media, out, decisions, pool"),
+    ("'a?'", "out: Value error, a path is needed, as in 'runs/capital'"), ("out='run'", "missing a required argument: 'question'"),
+    ("7, out='run'", "question: Input should be a valid string, not 7"), ("'a?', out=7", "out"), ("'a?', out='a\\0b'", "out"),
+    ("'a?', out='run', options={'rounds': 3}", "options: Input should be an instance of Options"),
+    ("'a?', out='run', options=__import__('orchestra_min').Options(parallel=0)", "parallel: Input should be greater than or equal to 1, not 0"),
+    ("'a?', out='run', options=__import__('orchestra_min').Options(budget_usd='x')", "budget_usd"),
+    ("'a?', out='run', pool=7", "pool"), ("'a?', ['gone.png'], out='run'", "gone.png: cannot be read"),
+    ("'a?', 5, out='run'", "media"), ("'a?', [None], out='run'", "media"), ("'a?', [('image',)], out='run'", "media"),
+    ("'a?', out='run', tools=[len]", "tools: Input should be a valid dictionary"), ("'a?', out='run', tools={'a': len}", "tools.a: Input should be an instance of Tool"),
+    ("'a?', out='run', method='react'", "method: Input should be callable"), ("'a?', out='run', listeners=5", "listeners"),
+    ("'a?', out='run', sources=['x']", "sources.0: Input should be callable"), ("'a?', out='run', more=5", "more"), ("'a?', out='run', cancelled=True", "cancelled"),
 ])  # fmt: skip
 def test_a_wrong_argument_of_the_fixture_is_one_line(call, problem, server, pytester, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)

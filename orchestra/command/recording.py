@@ -131,18 +131,23 @@ def _fork(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
 
 def _pool_of_fork(a: argparse.Namespace, stored: Pool, named: Pool) -> Pool:
     """The models from now on: those of the run, with another main one if it has that; or another
-    pool, if one is named that differs in more than its addresses. Raises ConfigError.
+    pool, if one is named that differs in more than its addresses. A pool file also says which
+    engines and experts there are from now on. Raises ConfigError.
     """
     from orchestra.variation.fork import has_models_of
 
     if a.model in stored.names:
         return replace(trust.reached(a.resume, stored, named), main=a.model)
-    if a.model or (a.backends and not has_models_of(named, stored)):
+    same = has_models_of(named, stored) and has_models_of(stored, named)
+    if a.model or (a.backends and not same):
         kept = stored.main in named.names and not a.model
         return pool_file.with_models(
             replace(named, main=stored.main if kept else named.main)
         )
-    return trust.reached(a.resume, stored, named)
+    pool = trust.reached(a.resume, stored, named)
+    if a.backends:
+        pool = replace(pool, engines=named.engines, experts=named.experts)
+    return pool
 
 
 def sandbox_missing() -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from orchestra.kernel.events import completion_in, is_stream
 from orchestra.kernel.http import Body, NoAnswer, Response
 from orchestra.kernel.money import Bill
 from orchestra.kernel.tape import (
@@ -21,30 +22,38 @@ from orchestra.kernel.tape import (
 
 ATTEMPTS = 3  # of one call, besides those that meet a rate limit
 BUSY = {0, 408, 409, 429, *range(500, 600)}  # worth another attempt; 0: no response
-REFUSALS = {400, 404, 405, 413, 422, 500, 501}  # of what no further attempt changes
+REFUSALS = {400, 413, 422, 500}  # of what no further attempt changes
 REFUSED_MEDIA = re.compile(
     r"(image|audio|vision)\w* .*(not|only) supported|support (image|audio|vision)"
     r"|for (image|audio) input|not a multi-?modal|unsupported content part|mmproj",
     re.IGNORECASE,
 )
 TOO_LONG = re.compile(
-    r"context.?(length|size|limit|window)|longer than the (model|maximum)"
-    r"|(model|input|prompt) length|(prompt|input|request) is too (long|large)"
-    r"|too many (input |prompt )?tokens|token count .*exceed|reduce the length"
-    r"|inputs?` tokens",
-    re.IGNORECASE,
+    r"(?!.*max_\w*tokens\W.{0,40}(too large|exceeds)).*("
+    r"maximum (context|model|input) length|context_length_exceeded|exceed_context"
+    r"|(context|tokens?)\b.{0,60}\bexceed|exceed\w*.{0,40}\b(context|tokens?)\b"
+    r"|(prompt|input|conversation|message)[\w ]{0,20} (is|was) too long"
+    r"|(long|larg|great)er than the (model|maximum|(\w+ )?context)"
+    r"|(prompt|input) exceeds maximum length|range of input length|tokens in request"
+    r"|too many (input|prompt) tokens|too large (for model|to process)"
+    r"|reduce (the length of the|your) (messages?|prompt|input)|`inputs` tokens \+)",
+    re.IGNORECASE | re.DOTALL,
 )
 SYSTEM_REFUSED = re.compile(
-    r"system.{0,20} (is |are )?(not|un)\W?(supported|allowed)|support.{0,12} system"
-    r"|roles must alternate|only user(,| and) assistant",
+    r"\bsystem (role|message|prompt|instruction)s?\b.{0,40}(not|un)\W?(supported|allowed)"
+    r"|(not|n't) support.{0,20}\bsystem (role|message|prompt|instruction)"
+    r"|developer instruction is not enabled|roles must alternate|be 'user' or 'assistant'"
+    r"|only user.{0,40}roles are supported|(unexpected|unsupported|invalid) role:? \W?system"
+    r"|['\"`]system['\"`] is not (supported|one of)|first message (must|should) be .{0,20}user",
     re.IGNORECASE,
 )
-LOADING = re.compile(r"\bloading\b", re.IGNORECASE)  # a model, with status 503
+LOADING = re.compile(  # with status 503
+    r"(?<!failed )\bloading (the )?model|model\b.{0,40}\bloading\b", re.IGNORECASE
+)
 NO_QUOTA = "insufficient_quota"  # error codes: of status 429,
 NO_ROOM = "context_length_exceeded"  # and of 400
 PAUSE_S = 0.25  # before the second attempt; doubled each time
 MAX_PAUSE_S = 16.0
-STREAM = b"data:", b"event:", b":"  # how server-sent events begin
 SHALLOW = 200  # brackets in an answer that cannot be nested too deep
 WHY_CHARS = 300
 Notify = Callable[[str], None]
@@ -156,9 +165,7 @@ def _read(response: Response) -> Body | Problem:
     if 300 <= status < 400:
         return Problem(f"redirects to {response.location or '?'}", status)
     content = response.content
-    if content.startswith(STREAM):
-        from orchestra.kernel.events import completion_in
-
+    if is_stream(content):
         content = completion_in(content)
     start = " ".join(content[:2000].decode("utf-8", "replace").split())
     why = f"the answer is not JSON: {start}" if status < 300 else start or "no message"
@@ -170,7 +177,7 @@ def _read(response: Response) -> Body | Problem:
             json.dumps(
                 data
             )  # deep nesting raises here, and not when the tape writes it
-        if status < 300 and "error" not in data:
+        if status < 300 and not data.get("error"):
             choice = data["choices"][0]
             if isinstance(choice["message"], dict) and not choice.get("error"):
                 refused = _refusal_in(choice)
@@ -216,7 +223,7 @@ def _problem_in(data: Any, response: Response, why: str) -> Problem:
         return Problem(why, status, billed=True)
     cause = ""
     if status in REFUSALS:
-        cause = CONTEXT if TOO_LONG.search(why) else cause
+        cause = CONTEXT if TOO_LONG.match(why) else cause
         cause = NO_SYSTEM if SYSTEM_REFUSED.search(why) else cause
     wait_s = response.retry_after_s
     return Problem(why or "no message", status, retry_after_s=wait_s, cause=cause)

@@ -129,7 +129,7 @@ class Chat:
 
         self.too_long.add(backend.name)
         most_chars = self.most_chars[backend.name] = chars_of(sent) * 3 // 4
-        if shortened(sent, most_chars) == sent:
+        if chars_of(shortened(sent, most_chars)) >= chars_of(sent):
             raise endpoint_error(backend, failure)
 
     def _request(

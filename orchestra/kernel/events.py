@@ -3,54 +3,93 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-Call = dict[str, Any]
+Row = dict[str, Any]
+FIELD = re.compile(rb"\s*(data|event|id|retry)?:")  # how server-sent events begin
+BOM = b"\xef\xbb\xbf"
+
+
+def is_stream(content: bytes) -> bool:
+    return FIELD.match(content.removeprefix(BOM)) is not None
 
 
 def completion_in(content: bytes) -> bytes:
-    """The completion that server-sent events add up to, as JSON; an event that is an error, or the
-    content itself if it has no chunk of a completion. A stream without its last chunk is half a
-    reply: its `finish_reason` is "length".
+    """The completion that server-sent events add up to, or an error among them, as JSON; the
+    content itself if they are neither. A stream without its last chunk is half a reply: its
+    `finish_reason` is "length".
     """
-    texts: dict[str, str] = defaultdict(str)  # content, reasoning_content, ...
-    calls: dict[int, Call] = {}
-    whole: dict[str, Any] = {}
-    reason = None
-    for chunk in _chunks(content):
-        if "error" in chunk:
-            return json.dumps(chunk).encode()
-        whole |= {key: value for key, value in chunk.items() if value is not None}
-        for choice in chunk.get("choices") or ():
-            reason = choice.get("finish_reason") or reason
-            for name, value in (choice.get("delta") or {}).items():
-                if name == "tool_calls":
-                    _add(calls, value or [])
-                elif isinstance(value, str) and name != "role":
-                    texts[name] += value
-    if not whole:
+    try:
+        rows = list(_rows(content.removeprefix(BOM).decode("utf-8", "replace")))
+        return json.dumps(_completion(rows)).encode() if rows else content
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return content
-    message: dict[str, Any] = {"role": "assistant", "content": "", **texts}
-    if calls:
-        message["tool_calls"] = [calls[n] for n in sorted(calls)]
-    whole["choices"] = [{"message": message, "finish_reason": reason or "length"}]
-    return json.dumps(whole).encode()
 
 
-def _chunks(content: bytes) -> Iterator[dict[str, Any]]:
-    for line in content.decode("utf-8", "replace").splitlines():
-        name, _, data = line.partition(":")
-        if name == "data" and data.strip().startswith("{"):
-            yield json.loads(data)
+def _rows(text: str) -> Iterator[Row]:
+    """The JSON object of each event, up to one that is cut off; or the one behind comments."""
+    lines = re.split(r"\r\n|\n|\r", text)
+    plain = [line for line in lines if not line.startswith(":")]
+    if "".join(plain).lstrip().startswith("{"):
+        yield json.loads("\n".join(plain))
+        return
+    for event in "\n".join(plain).split("\n\n"):
+        fields = [line.partition(":") for line in event.split("\n")]
+        data = "\n".join(value for name, _, value in fields if name == "data").strip()
+        is_error = ("event", "error") in [(name, v.strip()) for name, _, v in fields]
+        if data.startswith("{"):
+            try:
+                row = json.loads(data)
+            except ValueError:
+                return
+            yield {"error": row} if is_error and "error" not in row else row
 
 
-def _add(calls: dict[int, Call], pieces: list[Call]) -> None:
-    """The pieces of a tool call have its index; its arguments come in several."""
+def _completion(rows: Iterable[Row]) -> Row:
+    whole: Row = {}
+    texts: dict[str, str] = defaultdict(str)  # content, reasoning_content, ...
+    calls: list[Row] = []
+    logprobs: list[Any] = []
+    reason = None
+    for row in rows:
+        if row.get("error"):
+            return {"error": row["error"]}
+        whole |= {key: value for key, value in row.items() if value is not None}
+        for choice in row.get("choices") or ():
+            if choice.get("index", 0) != 0:
+                continue
+            reason = choice.get("finish_reason") or reason
+            logprobs += (choice.get("logprobs") or {}).get("content") or []
+            delta = choice.get("delta") or choice.get("message") or {}
+            _add_calls(calls, delta.get("tool_calls") or ())
+            for name, value in delta.items():
+                if isinstance(value, str) and name != "role":
+                    texts[name] += value
+    message: Row = {"role": "assistant", "content": "", **texts, "tool_calls": calls}
+    choice = {"message": message, "finish_reason": reason or "length"}
+    if logprobs:
+        choice["logprobs"] = {"content": logprobs}
+    return {**whole, "choices": [choice] if any(texts.values()) or calls else []}
+
+
+def _add_calls(calls: list[Row], pieces: Iterable[Row]) -> None:
+    """The pieces of a tool call have its index, or come right after its name; its arguments come
+    in several.
+    """
     for piece in pieces:
-        empty = {"function": {"name": "", "arguments": ""}}
-        function = calls.setdefault(piece.get("index", 0), empty)["function"]
-        for key, value in (piece.get("function") or {}).items():
-            if isinstance(value, str):
-                function[key] = function.get(key, "") + value
+        function = piece.get("function") or {}
+        index = piece.get("index")
+        same = [call for call in calls if index is not None and call["index"] == index]
+        if index is None and not function.get("name"):
+            same = calls[-1:]
+        if not same:
+            same = [{"index": index, "function": {"name": "", "arguments": ""}}]
+            calls += same
+        held = same[0]["function"]
+        held["name"] = held["name"] or function.get("name") or ""
+        arguments = function.get("arguments") or ""
+        is_text = isinstance(arguments, str)
+        held["arguments"] += arguments if is_text else json.dumps(arguments)

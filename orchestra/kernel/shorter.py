@@ -10,6 +10,7 @@ from orchestra.kernel.vocabulary import Messages
 
 DATA = re.compile(r"<data ([0-9a-f]{8,64})>\n?(.*?)\n?</data \1>", re.S)
 DIGEST_CHARS = 300  # of an observation
+NOTE_CHARS = 100  # that a cut adds: it must win more
 LINE_CHARS = 100  # at least, where each line of a text is cut
 
 
@@ -27,9 +28,9 @@ def shortened(messages: Messages, most_chars: int) -> Messages:
     def cut(found: re.Match[str]) -> str:
         nonlocal over
         text = found[2]
-        least = len(text) - over if text == quoted[-1] else 0
+        least = len(text) - over - NOTE_CHARS if text == quoted[-1] else 0
         keep = max(DIGEST_CHARS, least)
-        if over <= 0 or len(text) <= keep:
+        if over <= 0 or len(text) <= keep + NOTE_CHARS:
             return found[0]
         short = fenced(digest(text, keep), len(text) + keep)
         over -= len(found[0]) - len(short)

@@ -11,8 +11,7 @@ import contextlib
 import glob
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from inspect import signature
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,13 @@ from orchestra.kernel.tape import TapeMiss, exchanges
 from orchestra.kernel.tool import of_user
 from orchestra.kernel.vocabulary import ConfigError, Pool, Task
 from orchestra.variation import MODES
+from orchestra.variation.arguments import check
 from orchestra.variation.diff import Difference, changes, difference, short_diff, where
 from orchestra.variation.fork import without_addresses
 from orchestra.variation.reuse import answers_of
 from orchestra_min import (
     Outcome,
-    Parts,
     orchestrate,
-    parts_of,
     replay,
     resume,
     with_defaults,
@@ -69,7 +67,9 @@ def recorded(
 
     Raises ConfigError where `out` holds another run, or none and none may be recorded, and Changed.
     """
-    _check(question, out, record_mode, how)
+    if record_mode not in MODES:
+        raise ConfigError(f"record mode {record_mode!r}: needs {', '.join(MODES)}")
+    check(question=question, media=media, out=out, decisions=decisions, **how)
     folder = Path(out)
     _put_back(folder)
     if record_mode == "rewrite":
@@ -100,30 +100,6 @@ def recorded(
             if miss.differs or record_mode == "none":
                 raise
     return resume(folder, pool=_pool(how), **again)
-
-
-def _check(
-    question: str, out: Path | str, record_mode: str, how: Mapping[str, Any]
-) -> None:
-    """Raises ConfigError for arguments that `recorded` does not take."""
-    if record_mode not in MODES:
-        raise ConfigError(f"record mode {record_mode!r}: needs {', '.join(MODES)}")
-    known = {*signature(orchestrate).parameters, *signature(parts_of).parameters}
-    known |= {f.name for f in fields(Parts)}
-    known -= {"given", "hooks", "manifest", "folder", "task", "later"}
-    unknown = sorted(how.keys() - known)
-    if unknown:
-        listed = ", ".join(sorted(known))
-        raise ConfigError(f"recorded: no argument {unknown[0]!r}; it takes {listed}")
-    pool = how.get("pool")
-    for name, value, kind, needs in (
-        ("question", question, str, "a text"),
-        ("out", out or None, str | Path, "a folder, as in out='runs/capital'"),
-        ("options", how.get("options"), Options | None, "Options(...)"),
-        ("pool", pool, Pool | str | Path | None, "a Pool or a pool file"),
-    ):
-        if not isinstance(value, kind):
-            raise ConfigError(f"recorded: {name}={value!r:.60}: needs {needs}")
 
 
 def _rewrite(
