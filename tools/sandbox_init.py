@@ -211,7 +211,7 @@ def watch(program: int, output: int, rules: dict[str, Any]) -> tuple[bytes, str,
         status = reap(program)
         if status is not None:
             ended = "end"
-        elif time.monotonic() >= deadline or len(printed) > max_output:
+        elif time.monotonic() >= deadline or len(printed) > max_output or is_alone():
             ended = "timeout"
         elif rules["sandbox"] and time.monotonic() >= next_check:
             ended = "memory" if exceeds(rules) else ""
@@ -224,6 +224,15 @@ def watch(program: int, output: int, rules: dict[str, Any]) -> tuple[bytes, str,
     if status is None:
         status = KILLED
     return bytes(printed[:max_output]), ended, as_of_a_shell(status)
+
+
+def is_alone() -> bool:
+    """Whether nobody reads the report any more: what started this process was killed. The signal
+    of bubblewrap's --die-with-parent is forgotten when `files_of` changes the user.
+    """
+    report = select.poll()
+    report.register(sys.stdout, 0)  # an error is always reported
+    return bool(report.poll(0))
 
 
 def read(output: int, printed: bytearray) -> bool:

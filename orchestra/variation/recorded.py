@@ -92,12 +92,19 @@ def recorded(
         )
     if is_changed:
         return _replay_or_vary(question, media, folder, decisions, how)
+    return _again(folder, how, is_finished, may_pay=record_mode != "none")
+
+
+def _again(
+    folder: Path, how: Mapping[str, Any], is_finished: bool, may_pay: bool
+) -> Outcome:
+    """The recording replayed, or continued where its end is missing."""
     again = _given_again(how)
-    if is_finished or record_mode == "none":
+    if is_finished or not may_pay:
         try:
             return replay(folder, **again)
         except TapeMiss as miss:  # of the code of today, or of a tape that was cut
-            if miss.differs or record_mode == "none":
+            if miss.differs or not may_pay:
                 raise
     return resume(folder, pool=_pool(how), **again)
 

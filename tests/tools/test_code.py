@@ -114,7 +114,7 @@ def test_a_program_and_its_detached_child_end_with_a_killed_parent():
     runs = f"from tools import execution, sandbox; execution.run(*{arguments!r}, sandbox.Mounts())"
 
     def becomes(running: bool) -> bool:
-        find = ["pgrep", "-f", f"sleep {seconds}"]
+        find = ["pgrep", "-fx", f"sleep {seconds}"]  # not the parent, whose command names it
         found = (subprocess.run(find, check=False).returncode == 0 for _ in range(1000))
         return any(now == running or time.sleep(0.02) for now in found)
 
