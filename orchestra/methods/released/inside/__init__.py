@@ -1,0 +1,1 @@
+"""What runs in the process of a clone (clone.py). It imports nothing of this program."""
