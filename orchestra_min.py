@@ -313,7 +313,7 @@ class Run:
             names = ", ".join(sorted(self.too_long))
             told = (
                 f"prompts exceeded the context length of {names}, and their oldest parts were "
-                "shortened; fewer --steps make shorter prompts"
+                "shortened; a longer context length of the server, or fewer --steps, avoids it"
             )
             ending = replace(ending, why="; ".join(filter(None, [ending.why, told])))
         purse = self.purse

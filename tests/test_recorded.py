@@ -246,7 +246,7 @@ def test_a_rewrite_records_again_whatever_is_there(name, change, varied, tmp_pat
 
 @pytest.mark.parametrize("call, problem", [
     ("'a?', uot='run'", "no argument 'uot'; it takes question, media, out, decisions, pool"),
-    ("'a?'", "out: Value error, a path is needed, as in 'runs/capital'"), ("out='run'", "missing a required argument: 'question'"),
+    ("'a?'", "out: a path is needed, as in 'runs/capital'"), ("out='run'", "missing a required argument: 'question'"),
     ("7, out='run'", "question: Input should be a valid string, not 7"), ("'a?', out=7", "out"), ("'a?', out='a\\0b'", "out"),
     ("'a?', out='run', options={'rounds': 3}", "options: Input should be an instance of Options"),
     ("'a?', out='run', options=__import__('orchestra_min').Options(parallel=0)", "parallel: Input should be greater than or equal to 1, not 0"),

@@ -34,19 +34,21 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
 
         return pictures.read_pages(file.path)
 
+    note = "parts_read"
     if engine.engine == "endpoint":
         shown = env.local("picture", request, show)
         asked = render("tools/image.md", query=query)
         if parts_of(shown):
             asked += "\n\n" + say("tools/notes", "picture_parts")
+            note = "parts_seen"
         seen = look(env, engine, asked, shown)
     else:
         shown = env.local("ocr", request, read)
         seen = say("notes", "ocr", name=named(file.name), lines=fenced(text_of(shown)))
-    if parts_of(shown):
-        places = ", ".join(parts_of(shown))
-        told = {"seen": seen, "name": named(file.name), "places": places}
-        return say("tools/notes", "parts_seen", **told)
+    parts = parts_of(shown)
+    if parts:
+        told = {"seen": seen, "name": named(file.name), "last": parts[-1]}
+        return say("tools/notes", note, **told)
     return seen
 
 

@@ -412,7 +412,8 @@ def number_text(value: float, form: str) -> str:
     """
     form = LITERALS.sub("", form).partition(";")[0]
     percent = "%" * ("%" in form)
-    number = Decimal(format(value, ".15g") if isinstance(value, float) else value)
+    is_whole = float(value).is_integer()
+    number = Decimal(repr(value) if is_whole else format(value, ".15g"))
     number *= 100 if percent else 1
     whole, _, decimals = f"{number.normalize():f}".partition(".")
     fixed = re.search(r"\.(0+)(?!.*E)", form)

@@ -125,7 +125,7 @@ GROUPS: dict[str, tuple[Row, ...]] = {
         ("rounds", "N", count, "most rounds (default: the method's own)"),
         ("steps", "N", count, "most steps of a sub-agent (default: 30)"),
         ("k-max", "N", count, "most sub-tasks of a round, K_max (default: no limit)"),
-        ("parallel", "N", count, "sub-tasks that run in parallel (default: 8)"),
+        ("parallel", "N", count, "sub-tasks that run at the same time (default: 8)"),
     ),
     "record and replay": (
         ("replay", "RUN", Path, "run again from the tape, offline"),

@@ -230,6 +230,8 @@ def _notes(row: Mapping[str, Any], is_quiet: bool) -> Iterator[str]:
         kind = "a fallback answer" if row["answer"] else "no answer found"
         why = f" ({row['why']})" if row["why"] else ""
         yield f"{kind}{why}; see {row['run']}"
+    elif row["why"]:
+        yield row["why"]
     if row["failed_subtasks"]:
         yield f"failed sub-tasks: {row['failed_subtasks']}; see {row['run']}/log.txt"
     if not is_quiet:

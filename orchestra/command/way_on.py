@@ -12,6 +12,7 @@ from typing import Any
 
 import orchestra_min
 from orchestra.command.terminal import KEYS, PROGRAM
+from orchestra.kernel.attempts import REFUSED_MEDIA
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.vocabulary import EndpointError
 from orchestra_min import ending_of
@@ -31,6 +32,8 @@ def advice_on(error: EndpointError) -> str:
     """What to do about an endpoint that failed."""
     if "timed out" in str(error):
         return "--timeout waits longer"
+    if REFUSED_MEDIA.search(str(error)):
+        return "name another engine in [engines] of the pool file, and start again with --reuse"
     return ADVICE.get(error.status, "see the endpoint's log")
 
 

@@ -51,8 +51,10 @@ def read_question(a: argparse.Namespace, commands: Sequence[str]) -> None:
             words = []
     for word in words:
         if not _is_file(word):
-            advice = "put the whole question into one pair of quotes"
-            raise ConfigError(f"{word}: there is no such file; or, {advice}")
+            advice = (
+                "if it belongs to the question, put all of that into one pair of quotes"
+            )
+            raise ConfigError(f"{word}: there is no such file; {advice}")
     a.files = [(kind, path) if kind else path for kind, path in a.file]
     a.files += [Path(word) for word in [*words, *files]]
     if a.question == "-":

@@ -127,10 +127,10 @@ class Chat:
         """
         from orchestra.kernel.shorter import chars_of, shortened
 
-        self.too_long.add(backend.name)
         most_chars = self.most_chars[backend.name] = chars_of(sent) * 3 // 4
         if chars_of(shortened(sent, most_chars)) >= chars_of(sent):
             raise endpoint_error(backend, failure)
+        self.too_long.add(backend.name)
 
     def _request(
         self,

@@ -83,7 +83,8 @@ def check(**given: Any) -> None:
         error = min(errors.errors(), key=lambda e: e["type"] != "extra_forbidden")
         loc = error["loc"] if error["loc"][0] in OF_SEVERAL else error["loc"][:1]
         place = ".".join(map(str, loc[:2]))
-        problem = f"{place}: {error['msg']}, not {error['input']!r:.60}"
+        message = error["msg"].removeprefix("Value error, ")
+        problem = f"{place}: {message}, not {error['input']!r:.60}"
         if error["type"] == "extra_forbidden":
             known = ", ".join(Arguments.model_fields)
             problem = f"no argument {place!r}; it takes {known}"

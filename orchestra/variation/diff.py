@@ -175,20 +175,17 @@ class _Run:
         self.calls = sorted(tape, key=lambda call: _in_order(call.call))
 
     def figures(self) -> Figures:
-        calls = self.counted()
-        reused = [call for call in calls if call.reused]
-        models = sum(map(_is_of_a_model, calls))
-        reused_models = sum(map(_is_of_a_model, reused))
+        tools = [call for call in self.counted() if not _is_of_a_model(call)]
         totals = self.summary.totals
         return Figures(
             run=str(self.folder),
             answer=self.summary.answer,
             state=self.summary.ending.state,
             rounds=self.summary.rounds,
-            model_calls=models,
-            tool_calls=len(calls) - models,
-            reused_model_calls=reused_models,
-            reused_tool_calls=len(reused) - reused_models,
+            model_calls=totals.calls,
+            tool_calls=len(tools),
+            reused_model_calls=totals.reused_calls,
+            reused_tool_calls=sum(call.reused != "" for call in tools),
             tokens=totals.tokens,
             cost_usd=totals.cost_usd,
             paid_usd=totals.paid_usd,

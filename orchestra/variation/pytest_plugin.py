@@ -72,7 +72,9 @@ def recorded(request: pytest.FixtureRequest) -> Callable[..., Any]:
     from orchestra.kernel.vocabulary import ConfigError
     from orchestra.variation.recorded import Changed, in_three_lines, recorded
 
-    mode = request.config.getoption("--record-mode") or "once"
+    mode = request.config.getoption("--record-mode")
+    if mode not in MODES:  # one of another plugin's
+        mode = "once"
 
     def given(*args: Any, **named: Any) -> dict[str, Any]:
         """The arguments of a call, with the folder of the test file before `out`."""
