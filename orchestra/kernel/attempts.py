@@ -22,7 +22,7 @@ from orchestra.kernel.tape import (
 
 ATTEMPTS = 3  # of one call, besides those that meet a rate limit
 BUSY = {0, 408, 409, 429, *range(500, 600)}  # worth another attempt; 0: no response
-REFUSALS = {400, 413, 422, 500}  # of what no further attempt changes
+PROMPT_REFUSED = {400, 413, 422, 500}  # no further attempt changes that
 REFUSED_MEDIA = re.compile(
     r"(image|audio|vision)\w* .*(not|only) supported|support (image|audio|vision)"
     r"|for (image|audio) input|not a multi-?modal|unsupported content part|mmproj",
@@ -112,11 +112,9 @@ class Problem:
     @property
     def may_pass(self) -> bool:
         """Whether another attempt may help."""
-        is_refused = REFUSED_MEDIA.search(self.why) or self.cause in (
-            CONTEXT,
-            NO_SYSTEM,
-        )
-        return self.status in BUSY and not is_refused and NO_QUOTA not in self.why
+        is_final = self.cause in (CONTEXT, NO_SYSTEM) or NO_QUOTA in self.why
+        is_final = is_final or REFUSED_MEDIA.search(self.why) is not None
+        return self.status in BUSY and not is_final
 
 
 def attempt(send: Callable[[], Response]) -> Body | Problem:
@@ -222,7 +220,7 @@ def _problem_in(data: Any, response: Response, why: str) -> Problem:
     if not is_error:
         return Problem(why, status, billed=True)
     cause = ""
-    if status in REFUSALS:
+    if status in PROMPT_REFUSED:
         cause = CONTEXT if TOO_LONG.match(why) else cause
         cause = NO_SYSTEM if SYSTEM_REFUSED.search(why) else cause
     wait_s = response.retry_after_s

@@ -10,6 +10,7 @@ from orchestra.kernel.vocabulary import Messages
 
 DATA = re.compile(r"<data ([0-9a-f]{8,64})>\n?(.*?)\n?</data \1>", re.S)
 DIGEST_CHARS = 300  # of an observation
+CUT = " [...]"  # the end of a line that is cut
 NOTE_CHARS = 100  # that a cut adds: it must win more
 LINE_CHARS = 100  # at least, where each line of a text is cut
 
@@ -55,8 +56,9 @@ def digest(text: str, chars: int) -> str:
     most = chars // len(lines)
     if len(lines) == 1 or most < LINE_CHARS:
         return cut_in_the_middle(text, chars)
-    cut = [line if len(line) <= most else f"{line[:most]} [...]" for line in lines]
-    return "\n".join(cut)
+    is_kept = [len(line) <= most + len(CUT) for line in lines]
+    rows = zip(lines, is_kept, strict=True)
+    return "\n".join(line if kept else f"{line[:most]}{CUT}" for line, kept in rows)
 
 
 def _texts(messages: Messages) -> list[str]:

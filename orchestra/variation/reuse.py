@@ -11,9 +11,9 @@ answer: nobody can know whether a parallel call is still going to make the reque
 Not taken are
 - failures;
 - another of several parallel samples of one step: copies would count as votes;
-- what also depends on something that differs now: the files of a program, the
-  source of one's own tool, the command and version of an MCP server. A program that left files, or
-  found those of another, runs again.
+- what also depends on something that differs now: the files of a program, the source of one's own
+  tool or sub-agent, the command and version of an MCP server. A program that left files, or found
+  those of another, runs again.
 """
 
 from __future__ import annotations
