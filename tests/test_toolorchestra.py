@@ -93,6 +93,19 @@ def test_what_a_program_should_print_is_not_taken_for_the_program(reply, program
     assert experts._python_in(reply) == programs
 
 
+@needs_sandbox
+@pytest.mark.parametrize(("code", "shown"), [
+    ("print(6 * 7)\nprint('b')", "```output\n<data "), ("print(1)\n1 / 0", ""), ("import sys; sys.exit(3)", ""),
+])  # fmt: skip
+def test_the_output_of_a_program_is_added_whole_and_of_a_failed_one_nothing(code, shown, run):
+    reasoning = f"I compute.\n```python\n{code}\n```"
+    run(REASON, ANSWER, work=lambda t: reasoning if "Work out" in t else "Answer: 1")
+    context = run.mains[1]
+    assert "I compute." in context and ("```output" in context) == bool(shown)
+    assert "Traceback" not in context and "exit status" not in context
+    assert not shown or "42\nb\n" in context.partition(shown)[2]
+
+
 def test_one_kind_never_erases_another(run, monkeypatch):
     found = lambda asked: [{"title": f"found for {asked['q']}"}]  # noqa: E731
     monkeypatch.setattr(search_engines, "search", found)

@@ -2,7 +2,8 @@
 reads a file, for systems whose agents read only text.
 
 Differences from the paper / the released code
-1. The code of enhance_reasoning runs in this program's sandbox; an error is part of its output.
+1. The code of enhance_reasoning runs in this program's sandbox. Of a program that fails nothing is
+   added to the reasoning.
 2. The slot's model writes the queries of search; this program's search tool answers them.
 3. A reply that was cut off at its length limit is not used as if it were whole: the expert is asked
    once more, for its answer, its result or its queries alone (talk.py).
@@ -38,15 +39,17 @@ def answer(talk: Talk) -> str:
 
 @agent
 def enhance_reasoning(talk: Talk) -> str:
-    """Reasoning, and the output of its code."""
+    """Reasoning, and the output of its code if that ran to its end."""
     prompt = _prompt("enhance_reasoning", talk.job)
     reply = whole(talk, "reason", prompt, say(PROMPTS, "result_only"))
     reasoning = after_thinking(reply)
     programs = _python_in(reasoning)
     if not programs:
         return reasoning
-    output = talk.use(CODE, code=programs[-1]).observation
-    return say(PROMPTS, "reasoned", reasoning=reasoning, output=output)
+    ran = talk.use(CODE, code=programs[-1])
+    if ran.failed:
+        return reasoning
+    return say(PROMPTS, "reasoned", reasoning=reasoning, output=ran.observation)
 
 
 @agent
