@@ -20,7 +20,8 @@ Differences from the paper / the released code
 6. If a reply has several calls, the first usable one is made.
 7. The user's preference (the option prefer) comes after the problem, as in the training, with its
    weights P; the training's preferences are sentences without numbers. Experts do not read it.
-8. 8 turns, as in a popular port; the paper has 50 (--rounds 50).
+8. 8 turns, as in a popular port, because small models repeat themselves and every turn is paid;
+   the paper has 50 (--rounds 50).
 9. The tools have no `query`, but models give one: the expert reads it below the problem.
 10. Calls are also read in the markup of other chat templates (calls.py).
 """
