@@ -5,14 +5,13 @@ tools/code_runner.py prints the value of the last expression of a Python program
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import textwrap
 from pathlib import Path
 from typing import Any
 
-from orchestra.kernel.depends import anew
+from orchestra.kernel.depends import anew, digest_of
 from orchestra.kernel.prompts import cut_in_the_middle, quoted, say
 from orchestra.kernel.tool import Environment
 from orchestra.tools import sandbox
@@ -61,7 +60,7 @@ def files_of(env: Environment) -> str:
     if finds_more or env.options.more.get("unsafe_code"):
         return anew()
     files = [[file.name, file.sha256] for file in env.task.media]
-    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+    return digest_of(json.dumps(files))
 
 
 def as_meant(code: str) -> str:

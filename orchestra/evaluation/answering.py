@@ -183,9 +183,9 @@ def _costs_of(folder: Path, judge: Backend | None) -> QuestionRow:
     totals = judged = Totals()
     if begun(folder):
         totals = totals_in(folder)
-    if begun(folder) and judge:
-        manifest = replace(read_manifest(folder), pool=Pool((judge,), judge.name))
-        judged = totals_of(manifest, exchanges(folder / RULES["judge"].tape))
+        if judge:
+            manifest = replace(read_manifest(folder), pool=Pool((judge,), judge.name))
+            judged = totals_of(manifest, exchanges(folder / RULES["judge"].tape))
     costs = {"judge_usd": judged.cost_usd, "judge_paid_usd": judged.paid_usd}
     return {**vars(totals), **costs}
 
