@@ -10,7 +10,7 @@ is a state with a good decision y*_t. Read this file from top to bottom:
 
 load         model, examples, reward, sampler                            `train`
 sample       G decisions in each state: a group                          `Trainer.sample`
-reward       a number for each decision                                  Eq. 29, training/scoring.py
+reward       a number for each decision                                  Eq. 29, training/rewards.py
 advantage    how much better a decision is than its group                Eq. 30, `group_advantages`
 loss         makes better decisions likelier and worse ones less, from   Eq. 31, `da_grpo_loss`
              the second iteration on within a clip, and near pi_ref
@@ -36,64 +36,76 @@ Differences from the paper / the released code
 
 from __future__ import annotations
 
+import math
+import random
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":
     # A missing package, --help and wrong flags are answered here, before the slow imports.
-    from orchestra.training.installed import exit_unless_installed
+    try:
+        from orchestra.training.options import parse
 
-    exit_unless_installed("train_da_grpo.py", "pydantic", "requests")
-    from orchestra.training.options import parse
-
-    OPTIONS = parse()
-    exit_unless_installed("train_da_grpo.py", "torch", "transformers", "peft")
+        OPTIONS = parse()
+        import orchestra.training.policy  # noqa: F401  needs torch, transformers, peft
+    except ModuleNotFoundError as error:
+        install = "install it: pip install -e '.[train]'"
+        print(f"train_da_grpo.py: {error.name} is missing; {install}", file=sys.stderr)
+        sys.exit(2)
 
 import torch
 from torch import Tensor
 
-from orchestra.training import measures
 from orchestra.training.logprobs import importance, log_ratio, masked_sum
-from orchestra.training.objective import Objective, Totals
 from orchestra.training.policy import Policy
+from orchestra.training.processes import Processes, join_processes
 from orchestra.training.rollouts import Group, Rollouts
-from orchestra.training.samples import MicroBatch, Sample, in_micro_batches, to_learn
-from orchestra.training.steps import batch_of, learning_rate, seed_of
+from orchestra.training.samples import (
+    MicroBatch,
+    Row,
+    Sample,
+    check,
+    completion_rows,
+    in_micro_batches,
+    reward_metrics,
+    to_learn,
+    token_means,
+)
 
 if TYPE_CHECKING:  # what only a whole run needs is imported in `train`
     from orchestra.training.examples import Example
     from orchestra.training.options import TrainingOptions
-    from orchestra.training.scoring import Scored, Scorer
-
-Row = dict[str, float]
+    from orchestra.training.rewards import Scored, Scorer
 
 # ---- load, and the loop --------------------------------------------------------------------------
 
 
 def train(options: TrainingOptions) -> None:
     """One run. Raises ConfigError if it cannot start, EndpointError if a server fails."""
-    from orchestra.training import run, setup, sft
-    from orchestra.training.metrics import Metrics
+    from orchestra.training import run, sft
 
-    processes = setup.join_processes()
-    data = setup.read(options)  # examples, and the reward of decisions in them
+    processes = join_processes()
+    data = run.read(options)  # examples, and the reward of decisions in them
     _lock = run.begin(options, processes)  # held until this function returns
-    policy = setup.make_policy(options, processes)
-    rollouts = setup.make_rollouts(options, policy)
+    policy = run.make_policy(options, processes)
+    rollouts = run.make_rollouts(options, policy)
     steps = options.number_of_steps(len(data.examples))
     trainer = Trainer(options, policy, rollouts, data.scorer, steps)
     step = run.load(options.out, policy.model, trainer.optimizer)  # steps taken so far
-    metrics = Metrics(options, step, steps, processes)
+    metrics = run.Metrics(options, step, steps, processes)
     rollouts.update(step)
     if step == 0 and data.held_out:
         metrics.add(0, trainer.evaluate(data.held_out), trainer.completions)
     while step < steps:
         began = time.monotonic()
+        trainer.completions = []
         batch = batch_of(data.examples, options.batch, step, options.seed)
         if options.stage == "sft":
-            row = sft.sft_step(trainer, step, batch)
+            row = sft.imitate(policy, batch, trainer.backward)
+            row["grad_norm"] = trainer.optimizer_step(step)
         else:
             row = trainer.grpo_step(step, batch)
         step += 1
@@ -109,6 +121,45 @@ def train(options: TrainingOptions) -> None:
             run.save(options, policy, trainer.optimizer, step)
     policy.save(options.out / options.product)
     rollouts.close()
+
+
+# ---- what a step trains on -----------------------------------------------------------------------
+# It follows from the number of the step alone, so a resumed run takes the same steps.
+
+
+def batch_of(
+    examples: Sequence[Example], size: int, step: int, seed: int
+) -> list[Example]:
+    """The examples of a step: each epoch in an order of its own, without a break between them."""
+    batch: list[Example] = []
+    epoch, place = divmod(step * size, len(examples))
+    while len(batch) < size:
+        order = list(examples)
+        random.Random(f"{seed} epoch {epoch}").shuffle(order)
+        batch += order[place : place + size - len(batch)]
+        epoch, place = epoch + 1, 0
+    return batch
+
+
+def seed_of(seed: int, step: int, k: int) -> int:
+    """The seed for sampling completions of the k-th prompt of a step."""
+    return random.Random(f"{seed} train {step} {k}").getrandbits(31)
+
+
+def learning_rate(
+    step: int, steps: int, peak: float, warmup: float, floor: float
+) -> float:
+    """Linear warm-up, then half a cosine down to the floor. `warmup` is a share of the steps,
+    `floor` a share of the peak. It is never 0: the first step counts.
+
+    >>> [round(learning_rate(s, 20, 1.0, 0.1, 0.1), 3) for s in (0, 1, 2, 11, 20)]
+    [0.5, 1.0, 1.0, 0.55, 0.1]
+    """
+    rise = round(warmup * steps)  # steps
+    if step < rise:
+        return peak * (step + 1) / rise
+    part = (step - rise) / max(1, steps - rise)  # of the descent, 0 to 1
+    return peak * (floor + (1 - floor) * (1 + math.cos(math.pi * part)) / 2)
 
 
 # ---- a step --------------------------------------------------------------------------------------
@@ -150,12 +201,12 @@ class Trainer:
         )
         # Without the groups of equal rewards, and without the samples that were dropped
         samples = to_learn(groups, advantages, informative, scored.rewards)
-        self.completions = measures.completion_rows(groups, scored, advantages)
-        row = measures.reward_metrics(groups, scored.scores, self.processes)
+        self.completions = completion_rows(groups, scored, advantages)
+        row = reward_metrics(self.completions, self.processes)
         equal = self.processes.total(int((~informative).sum()))
         row["zero_variance"] = equal / len(batch)
         row |= self.improve(step, samples)  # Eq. 31
-        measures.check(row, options)
+        check(row, options)
         return row
 
     def sample(
@@ -184,7 +235,7 @@ class Trainer:
                 for part, (old, reference) in zip(parts, before, strict=True)
             ]
             grad_norm = self.optimizer_step(step)
-        means = measures.token_means(sums, totals.tokens, self.processes)
+        means = token_means(sums, totals.tokens, self.processes)
         return {**means, "grad_norm": grad_norm}
 
     @torch.no_grad()
@@ -253,9 +304,9 @@ class Trainer:
         """The rewards of the likeliest decision in each held-out state, which needs no seed."""
         seeds = [0] * len(held_out)
         groups, scored = self.sample(held_out, seeds, n=1, temperature=0.0)
-        rows = measures.completion_rows(groups, scored)
-        self.completions = [*self.completions, *rows]
-        row = measures.reward_metrics(groups, scored.scores, self.processes)
+        rows = completion_rows(groups, scored)
+        self.completions += rows
+        row = reward_metrics(rows, self.processes)
         return {f"eval/{name}": value for name, value in row.items()}
 
 
@@ -283,6 +334,35 @@ def group_advantages(
 
 
 # ---- Eq. 31 --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What Eq. 31 leaves open."""
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2  # DAPO has 0.28: "clip-higher"
+    beta: float = 0.01  # weight of the KL
+    aggregation: str = "dapo"
+    max_tokens: int = 4096  # the length limit of a completion: the divisor of dr_grpo
+
+    @classmethod
+    def of(cls, o: TrainingOptions) -> Objective:
+        clip_high = o.clip_high or o.clip
+        return cls(o.clip, clip_high, o.beta, o.aggregation, o.max_tokens)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The divisors of a loss: counts over all micro-batches and processes of one optimizer step."""
+
+    sequences: float
+    tokens: float
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample], processes: Processes) -> Totals:
+        tokens = sum(len(sample.ids) for sample in samples)
+        return cls(processes.total(len(samples)), processes.total(tokens))
 
 
 def da_grpo_loss(

@@ -47,7 +47,7 @@ from orchestra.methods import (
 from orchestra.methods.toolorchestra_prompted import Prompted
 from orchestra.minigaia import world
 from orchestra.tools import reading
-from orchestra.training import reading as trained
+from orchestra.training import rewards as trained
 from orchestra_min import INSERT
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -348,7 +348,7 @@ def _main(argv):
 
         return results.main(argv[1:])
     if argv[0] == "examples":
-        from orchestra.training.examples import __main__ as examples
+        from orchestra.training import examples
 
         return examples.main(argv[1:])
     import orchestra_min

@@ -34,7 +34,7 @@ from orchestra.methods.main_agent import read_tasks
 from orchestra.methods.orchestra_o1 import OrchestraO1
 from orchestra.training.judge import read_scores
 from orchestra.training.options import TrainingOptions, _default_lr
-from orchestra.training.rubric import weighted
+from orchestra.training.rewards import weighted
 
 SKILLS = "txt", "img", "aud", "vid", "code"
 CAPABILITIES = (*SKILLS, "web")

@@ -50,8 +50,7 @@ from orchestra.kernel.vocabulary import ConfigError, ModelMistake
 from orchestra.methods.react_careful import careful
 from orchestra.methods.replies import find_action
 from orchestra.training import examples
-from orchestra.training.examples import Example
-from orchestra.training.examples.recorded import from_run, succeeded
+from orchestra.training.examples import Example, from_run, succeeded
 from orchestra.variation.recorded import recorded
 from orchestra_min import Outcome, replay
 

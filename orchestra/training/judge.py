@@ -35,12 +35,17 @@ from orchestra.kernel.vocabulary import (
     Messages,
     ModelMistake,
 )
-from orchestra.training import exact, rubric
 from orchestra.training.examples import Example, state_of
 from orchestra.training.options import Above0, Checked, Count
-from orchestra.training.reading import Reading, readings
-from orchestra.training.rewards import Completion, Scores
-from orchestra.training.rubric import weighted
+from orchestra.training.rewards import (
+    EXACT_WEIGHTS,
+    WEIGHTS,
+    Completion,
+    Reading,
+    Scores,
+    readings,
+    weighted,
+)
 
 PATIENCE_S = 300.0  # of waiting at a rate limit, in one call
 NOTES = "training/judge_notes"
@@ -54,7 +59,7 @@ Parts = dict[str, float]  # of Eq. 29, each in [0, 1]
 Rule = Literal[
     "rubric", "exact"
 ]  # whose words the judge is given, and whose weights count
-ALPHA = {"rubric": rubric.WEIGHTS, "exact": exact.WEIGHTS}
+ALPHA = {"rubric": WEIGHTS, "exact": EXACT_WEIGHTS}
 
 
 # ---- the reply of the judge ----------------------------------------------------------------------

@@ -1,10 +1,18 @@
-"""Log-probabilities of tokens, from the logits of a model.
+"""Log-probabilities of tokens, from the logits of a model; and packs of completions.
 
 The shapes are written in these letters: N completions, T tokens of the longest one, K tokens of
 all of them, V tokens of the vocabulary. The logits (K, V) are the largest tensor of a step. The
 backward pass that is written out here holds twice their size: the logits, their gradient and a few
 times PART rows in float32. Autograd holds 7 times their size, or 3 in parts that are computed again
 (benchmarks/logits_memory.py).
+
+A pack is several completions of one prompt in one forward pass, which reads the prompt once. An
+attention mask hides them from each other, and each starts at the position that follows the prompt:
+
+    tokens      prompt: p p p    completion 0: a a    completion 1: b b b
+    position            0 1 2                  3 4                  3 4 5
+
+So each completion gets the same probabilities as behind a copy of the prompt of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +26,7 @@ from torch import Tensor
 
 MAX_LOG_RATIO = 20.0  # larger ratios are clamped, so that no input gives NaN
 PART = 512  # tokens whose logits are in float32 at a time
+PROMPT = -1  # stands for the owner of the prompt's tokens, which all completions see
 
 
 def padded(completions: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
@@ -107,3 +116,40 @@ def _parts(count: int) -> Iterator[slice]:
     """Slices of PART rows; of no rows, one empty slice."""
     for first in range(0, max(1, count), PART):
         yield slice(first, first + PART)
+
+
+# ---- packs ---------------------------------------------------------------------------------------
+
+
+def can_pack(config: Any) -> bool:
+    """Whether every layer of a model uses the attention mask that it is given."""
+    layer_types = getattr(config, "layer_types", None) or ["full_attention"]
+    window = getattr(config, "sliding_window", None)
+    uses_window = bool(window) and getattr(config, "use_sliding_window", True)
+    if uses_window or set(layer_types) != {"full_attention"}:
+        return False
+    return bool(config._attn_implementation == "sdpa")
+
+
+def packed(prompt_length: int, is_token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Pack N completions behind one prompt. is_token (N, T) is True on their K tokens; the pack has
+    L = prompt_length + K tokens.
+
+    Returns position_ids (L,), attention_mask (L, L) in which completions cannot see each other, and
+    logit_index (K,), the position that predicts each completion token.
+
+    >>> position, attention, logit_index = packed(2, torch.tensor([[True, True], [True, False]]))
+    >>> position.tolist(), logit_index.tolist()
+    ([0, 1, 2, 3, 2], [1, 2, 1])
+    >>> attention.int().tolist()[-1]  # the token of completion 1 sees the prompt and itself
+    [1, 1, 0, 0, 1]
+    """
+    owner, offset = is_token.nonzero(as_tuple=True)  # (K,) each
+    place = torch.arange(prompt_length + len(owner), device=owner.device)  # (L,)
+    prompt = place[:prompt_length]
+    before = place[prompt_length - 1 : -1]  # (K,), of the token before each
+    logit_index = torch.where(offset == 0, prompt_length - 1, before)  # (K,)
+    position = torch.cat([prompt, prompt_length + offset])  # (L,)
+    owners = torch.cat([torch.full_like(prompt, PROMPT), owner])  # (L,)
+    may_see = (owners == PROMPT) | (owners == owners[:, None])  # (L, L)
+    return position, may_see.tril(), logit_index

@@ -1,9 +1,9 @@
 """pi_theta and pi_ref: a language model with a LoRA adapter, or with all its weights trained.
 
 pi_ref of Eq. 31 is pi_theta at the start of the run. Only a copy of the trained weights is kept,
-which `reference` swaps in for one forward pass. An adapter is saved as it is and never merged; its
-base keeps its own dtype. With --full, weights are held in float32 and computed in `dtype`. With
-several processes (torchrun), FSDP2 shards the model.
+which is swapped in for one forward pass. An adapter is saved as it is and never merged; its base
+keeps its own dtype. With --full, weights are held in float32 and computed in `dtype`. With several
+processes (torchrun), FSDP2 shards the model.
 
 The shapes are written in these letters: N completions of one prompt, T tokens of the longest, K
 tokens of all of them, L = K and the tokens of the prompt, V tokens of the vocabulary.
@@ -12,23 +12,34 @@ tokens of all of them, L = K and the tokens of the prompt, V tokens of the vocab
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
 )
-from transformers import AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+)
 from transformers.utils.logging import disable_progress_bar
 
-from orchestra.training import pretrained
-from orchestra.training.logprobs import padded, token_entropy, token_logprobs
-from orchestra.training.packing import can_pack, packed
+from orchestra.kernel.vocabulary import ConfigError
+from orchestra.training.logprobs import (
+    can_pack,
+    packed,
+    padded,
+    token_entropy,
+    token_logprobs,
+)
 from orchestra.training.processes import Processes
 
 if TYPE_CHECKING:
@@ -36,6 +47,8 @@ if TYPE_CHECKING:
 
 Messages = Sequence[Mapping[str, Any]]
 Ids = list[int]
+# What is taken of a model on the Hub: configuration, tokenizer, template and weights.
+FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,7 @@ class Logprobs:
 
 class Policy:
     """A trainable model. With `adapter`, the LoRA weights of this folder are trained further. Else
-    `lora_rank` is the rank of a new adapter, and 0 trains all weights.
+    `lora_rank` is the rank of a new adapter, and 0 trains all weights. Raises ConfigError.
     """
 
     def __init__(
@@ -62,43 +75,51 @@ class Policy:
         checkpointing: bool = False,
         processes: Processes | None = None,
     ) -> None:
-        disable_progress_bar()  # type: ignore[no-untyped-call]
-        config = pretrained.load_config(folder)
         self.device = device
         self.processes = processes or Processes()
-        self.dtype = pretrained.compute_dtype(dtype, config, device)
         self.lora = lora_rank > 0 or adapter is not None
-        is_alone = self.processes.count == 1
-        self.mixed = self.dtype == torch.bfloat16 and is_alone  # else FSDP2 casts
-        self.swapped_out: list[Tensor] = []  # the weights of pi_ref, where it is kept
-
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self.pad: int = self.tokenizer.pad_token_id or 0
-        model = pretrained.load_model(folder, config, self._held_dtype())
-        self.eos: Ids = pretrained.end_tokens(self.tokenizer, model)
+        model = self._loaded(folder, dtype)
         self.packs = can_pack(model.config)
-        pretrained.sample_plainly(model, self.eos, self.pad)
-        if checkpointing:
-            pretrained.checkpoint_activations(model)
+        self.eos = end_tokens(self.tokenizer, model)
+        # Not the sampling settings of the folder, such as top_k: the loss is about pi itself.
+        plain: Any = GenerationConfig
+        model.generation_config = plain(eos_token_id=self.eos, pad_token_id=self.pad)
+        if checkpointing:  # compute activations again in the backward pass
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.enable_input_require_grads()
         if self.lora:
-            model = pretrained.with_adapter(model, lora_rank, adapter)
-        pretrained.without_dropout(model)
-        self.model: Any = model
-        self.model.train()
+            model = with_adapter(model, lora_rank, adapter)
+        self.model: Any = model.train()
         self._place()
+        self.reference_weights: list[Tensor] = []  # of pi_ref, where it is kept
 
-    def _held_dtype(self) -> torch.dtype:
-        """The dtype of the weights. Those that are trained need float32 at least, and FSDP2 needs
-        one dtype for all; peft holds an adapter in float32 itself.
+    def _loaded(self, folder: Path, dtype: str) -> Any:
+        """The model of a folder. Trained weights are held in float32 at least, and FSDP2 needs one
+        dtype for all; peft holds an adapter in float32 itself.
         """
-        if self.lora and self.processes.count == 1:
-            return self.dtype
-        return torch.promote_types(self.dtype, torch.float32)
+        disable_progress_bar()  # type: ignore[no-untyped-call]
+        what = f"--model {folder}"
+        load = AutoConfig.from_pretrained
+        config = usable(what, load, folder, attention_dropout=0.0)
+        self.dtype = compute_dtype(dtype, config, self.device)
+        is_alone = self.processes.count == 1
+        self.mixed = self.dtype == torch.bfloat16 and is_alone  # else FSDP2 casts
+        held = self.dtype
+        if not (self.lora and is_alone):
+            held = torch.promote_types(held, torch.float32)
+        from_pretrained = AutoModelForCausalLM.from_pretrained
+        model = usable(what, from_pretrained, folder, config=config, dtype=held)
+        model.config.use_cache = False
+        return model
 
     def _place(self) -> None:
         """Move the model to its device, or shard it over the devices of all processes."""
-        if self.mixed:
-            for module in self.model.modules():
+        for module in self.model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0  # so that a completion has one probability
+            if self.mixed:
                 module.cast_input_dtype_enabled = False  # peft would compute in float32
         self.processes.place(self.model, self.device, self.dtype)
 
@@ -106,19 +127,11 @@ class Policy:
 
     def encode(self, messages: Messages) -> Ids:
         """The tokens of a prompt, up to the start of the assistant's reply."""
-        return list(
-            self.tokenizer.apply_chat_template(
-                list(messages), add_generation_prompt=True, return_dict=False
-            )
-        )
+        return prompt_ids(self.tokenizer, messages)
 
     def target(self, example: Example) -> Ids:
-        """y*_t as the model should write it, with the end token. Special tokens in it are text."""
-        text = json.dumps(example.reference, ensure_ascii=False)
-        tokens = self.tokenizer(
-            text, add_special_tokens=False, split_special_tokens=True
-        )
-        return [*tokens["input_ids"], self.eos[0]]
+        """y*_t as the model should write it, with the end token."""
+        return [*reference_ids(self.tokenizer, example), self.eos[0]]
 
     def decode(self, ids: Ids) -> str:
         """The text of tokens, without special tokens."""
@@ -155,14 +168,14 @@ class Policy:
         completion each belongs to.
         """
         position, attention, logit_index = packed(len(prompt), is_token)
-        prompt_ids = torch.tensor(prompt, device=self.device)
-        tokens = torch.cat([prompt_ids, chosen])  # (L,)
+        tokens = torch.cat([torch.tensor(prompt, device=self.device), chosen])  # (L,)
         is_pack = len(is_token) > 1
-        mask = attention[None, None] if is_pack else None  # None: causal
         with self.autocast():
             output = self.model(
                 input_ids=tokens[None],
-                attention_mask=mask,
+                attention_mask=attention[None, None]
+                if is_pack
+                else None,  # None: causal
                 position_ids=position[None],
                 logits_to_keep=logit_index,
             )
@@ -173,25 +186,39 @@ class Policy:
         """Computes in `dtype` where weights are held in float32: an adapter's, or all of them."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed)
 
-    # ---- pi_ref ----------------------------------------------------------------------------------
+    # ---- other weights ---------------------------------------------------------------------------
+
+    def weights(self) -> list[Tensor]:
+        """A copy of the trained weights, of this process's shards."""
+        return [p.detach().clone() for p in self.parameters()]
 
     def keep_reference(self) -> None:
         """Make pi_ref the model as it is now."""
-        self.swapped_out = [p.detach().clone() for p in self.parameters()]
+        self.reference_weights = self.weights()
 
-    @torch.no_grad()
     def reference(
         self, prompt: Ids, completions: Sequence[Ids], temperature: float
     ) -> Tensor:
-        """log pi_ref (N, T)."""
-        self._swap()
+        """log pi_ref (N, T), without gradient."""
+        given = (prompt, completions, temperature)
+        return self.logprobs_under(self.reference_weights, *given)
+
+    @torch.no_grad()
+    def logprobs_under(
+        self,
+        weights: Sequence[Tensor],
+        prompt: Ids,
+        completions: Sequence[Ids],
+        temperature: float,
+    ) -> Tensor:
+        """The log-probabilities (N, T) with these weights in place of the trained ones."""
+        self._swap(weights)
         logprobs = self.logprobs(prompt, completions, temperature).logprobs
-        self._swap()
+        self._swap(weights)
         return logprobs
 
-    def _swap(self) -> None:
-        """Exchange the weights of pi_theta and pi_ref."""
-        for parameter, other in zip(self.parameters(), self.swapped_out, strict=True):
+    def _swap(self, weights: Sequence[Tensor]) -> None:
+        for parameter, other in zip(self.parameters(), weights, strict=True):
             now = parameter.clone()
             parameter.copy_(other)
             other.copy_(now)
@@ -210,3 +237,87 @@ class Policy:
             state = {name: tensor.to(self.dtype) for name, tensor in state.items()}
             self.tokenizer.save_pretrained(folder)
         self.model.save_pretrained(folder, state_dict=state)
+
+
+# ---- text as tokens ------------------------------------------------------------------------------
+
+
+def prompt_ids(tokenizer: Any, messages: Messages) -> Ids:
+    """The tokens of a prompt, in the chat template of the model."""
+    template = tokenizer.apply_chat_template
+    return list(template([*messages], add_generation_prompt=True, return_dict=False))
+
+
+def reference_ids(tokenizer: Any, example: Example) -> Ids:
+    """The tokens of y*_t as JSON. Special tokens in it are text."""
+    text = json.dumps(example.reference, ensure_ascii=False)
+    tokens = tokenizer(text, add_special_tokens=False, split_special_tokens=True)
+    return list(tokens["input_ids"])
+
+
+# ---- from a folder of Hugging Face ---------------------------------------------------------------
+
+
+def usable(what: str, call: Callable[..., Any], *given: Any, **more: Any) -> Any:
+    """The result of a library call on a user's file. Raises ConfigError for any of its errors."""
+    try:
+        return call(*given, **more)
+    except Exception as error:  # templates, tokenizers, weights: no common base class
+        first_line = str(error).strip().split("\n")[0]
+        why = first_line or type(error).__name__
+        raise ConfigError(f"{what}: cannot be used ({why})") from None
+
+
+def model_folder(model: str) -> Path:
+    """The folder of a --model. One of the Hub is downloaded, or found in Hugging Face's cache.
+    Raises ConfigError.
+    """
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+
+    what = f"--model {model}: is not a folder, and as a model of the Hub"
+    return Path(usable(what, snapshot_download, model, allow_patterns=FILES))
+
+
+def compute_dtype(name: str, config: Any, device: torch.device) -> torch.dtype:
+    """The dtype that a model computes in. "auto" is the model's own, or float32 on a CPU that is
+    slow in bfloat16.
+    """
+    if name != "auto":
+        dtype: torch.dtype = getattr(torch, name)
+        return dtype
+    if device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return torch.float32
+    return config.dtype or torch.bfloat16
+
+
+def end_tokens(tokenizer: Any, model: Any) -> Ids:
+    """The tokens that end a reply. The tokenizer's own, which SFT teaches, comes first. Raises
+    ConfigError if there is none.
+    """
+    named = model.generation_config.eos_token_id
+    candidates = [tokenizer.eos_token_id]
+    candidates += named if isinstance(named, list) else [named]
+    known = [token for token in candidates if token is not None]
+    if not known:
+        why = "it has no end token; set eos_token in its tokenizer_config.json"
+        raise ConfigError(f"--model {model.name_or_path}: {why}")
+    return list(dict.fromkeys(known))  # each once
+
+
+def with_adapter(model: Any, rank: int, adapter: Path | None) -> Any:
+    """A new adapter on all linear layers, or the one of a folder, to be trained further. Raises
+    ConfigError for a folder that is not an adapter of the model.
+    """
+    if adapter is not None:
+        load = PeftModel.from_pretrained
+        what = f"--adapter {adapter}"
+        return usable(what, load, model, str(adapter), is_trainable=True)
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=2 * rank,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, config)

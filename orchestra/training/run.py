@@ -1,19 +1,23 @@
-"""The folder of a run: options.json, the lock, checkpoint.pt and the newest adapters. Every process
-calls these functions, and the first one writes.
+"""What a run has: what it needs before its first step, its folder, its checkpoints and its metrics.
 
-A checkpoint has all that a run needs to continue as if nothing had happened: the trained weights,
-the optimizer and the next step. The place in the data, the seeds of the sampling and the learning
-rate follow from the step (steps.py). It is written under another name and renamed, so a run that is
-killed at any moment leaves a complete one.
+Every process calls these functions, and the first one writes. A checkpoint has all that a run needs
+to continue as if nothing had happened: the trained weights, the optimizer and the next step. The
+place in the data, the seeds of the sampling and the learning rate follow from the step. It is
+written under another name and renamed, so a run that is killed at any moment leaves a complete one.
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
-import re
+import math
+import os
 import shutil
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +27,104 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
+from transformers import AutoTokenizer
 
 from orchestra.kernel.folder import sha256_of, write_whole
 from orchestra.kernel.tape import Appender, rows_of
 from orchestra.kernel.vocabulary import ConfigError
+from orchestra.training import examples, rewards
+from orchestra.training.examples import Example
 from orchestra.training.options import TrainingOptions
-from orchestra.training.policy import Policy
-from orchestra.training.pretrained import model_folder, usable
+from orchestra.training.policy import Policy, model_folder, prompt_ids, usable
 from orchestra.training.processes import Processes
-from orchestra.training.rewards import source_files
+from orchestra.training.rollouts import LocalRollouts, Rollouts
+from orchestra.training.samples import Row
+from orchestra.training.vllm_rollouts import VllmRollouts, served
 
 # Options that may differ at a resume. The paths of files may, but not their contents.
 FREE = {"resume", "out", "vllm_url", "model", "adapter", "data", "eval_data"}
 FREE |= {"log", "log_completions", "keep"}
 FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
+STATE = StateDictOptions(  # of a checkpoint: whole, and without what is not trained
+    full_state_dict=True, cpu_offload=True, ignore_frozen_params=True, strict=False
+)
+SHOWN = ("loss", "reward", "eval/reward", "kl", "zero_variance", "grad_norm")
 
 
-# ---- options -------------------------------------------------------------------------------------
+# ---- before the first step -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Data:
+    """The examples to train on, those to evaluate on, and what scores decisions in their states."""
+
+    examples: list[Example]
+    held_out: list[Example]
+    scorer: rewards.Scorer
+
+
+def read(options: TrainingOptions) -> Data:
+    """Raises ConfigError for a file, an example, a reward, a model or a server that cannot be used.
+    No model is loaded.
+    """
+    train = examples.read(options.data)
+    held_out = [] if options.eval_data is None else examples.read(options.eval_data)
+    settings = dict(pair.split("=", 1) for pair in options.reward_setting)
+    reward = rewards.make(options.reward, **settings)
+    scorer = rewards.Scorer(options.reward, reward)
+    _check_lengths(options, [*train, *held_out])
+    sampled = [*train, *held_out] if options.stage == "grpo" else held_out
+    if sampled:
+        scorer.check(sampled)
+        if options.rollouts == "vllm":
+            served(options.vllm_url)
+    return Data(train, held_out, scorer)
+
+
+def _check_lengths(options: TrainingOptions, found: Sequence[Example]) -> None:
+    """Raises ConfigError for an example that is too long or a model without a chat template."""
+    what = f"--model {options.model}"
+    folder: Path = model_folder(options.model)
+    tokenizer = usable(what, AutoTokenizer.from_pretrained, folder)
+    for example in found:
+        length = len(usable(what, prompt_ids, tokenizer, example.messages))
+        if length > options.max_prompt:
+            limit = f"more than --max-prompt {options.max_prompt}"
+            why = f"its prompt has {length} tokens, {limit}"
+            raise ConfigError(f"example {example.id}: {why}")
+
+
+def make_policy(options: TrainingOptions, processes: Processes) -> Policy:
+    """pi_theta, and pi_ref where the loss has a KL."""
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    torch.use_deterministic_algorithms(device.type == "cpu")
+    torch.manual_seed(options.seed)  # decides the weights of a new adapter
+    policy = Policy(
+        folder=model_folder(options.model),
+        device=device,
+        dtype=options.dtype,
+        lora_rank=0 if options.full else options.lora_rank,
+        adapter=options.adapter,
+        checkpointing=options.checkpointing,
+        processes=processes,
+    )
+    if options.stage == "grpo" and options.beta > 0:
+        policy.keep_reference()  # as the run began: a checkpoint is loaded later
+    return policy
+
+
+def make_rollouts(options: TrainingOptions, policy: Policy) -> Rollouts:
+    """The sampler: the policy itself, or a server that gets its weights."""
+    if options.rollouts == "local" or not options.samples:
+        return LocalRollouts(policy, options.max_tokens, options.sample_batch)
+    folder = options.out / "weights"
+    return VllmRollouts(options.vllm_url, policy, folder, options.max_tokens)
+
+
+# ---- the folder ----------------------------------------------------------------------------------
 
 
 def begin(options: TrainingOptions, processes: Processes) -> Appender | None:
@@ -49,60 +134,40 @@ def begin(options: TrainingOptions, processes: Processes) -> Appender | None:
     """
     if processes.rank > 0:
         return None
-    path = options.out / "options.json"
+    out = options.out
     now = _recorded(options)
-    before = next(rows_of(path), None)
-    if options.resume:
-        if before is None:
-            raise ConfigError(f"{options.out}: has no run to --resume")
-        _check_same(options.out, before, now)
-    elif before is not None and (options.out / "metrics.jsonl").exists():
-        raise ConfigError(
-            f"{options.out}: has a run; add --resume, or give another --out"
-        )
-    options.out.mkdir(parents=True, exist_ok=True)
-    lock = Appender(options.out / "lock")
-    write_whole(path, json.dumps(now) + "\n")
+    before = next(rows_of(out / "options.json"), None)
+    if not options.resume:
+        if before is not None and (out / "metrics.jsonl").exists():
+            raise ConfigError(f"{out}: has a run; add --resume, or give another --out")
+    elif before is None:
+        raise ConfigError(f"{out}: has no run to --resume")
+    elif now != before:
+        names = sorted(now.keys() | before.keys())
+        other = ", ".join(n for n in names if before.get(n) != now.get(n))
+        raise ConfigError(f"--resume: {out} was started with other values of {other}")
+    out.mkdir(parents=True, exist_ok=True)
+    lock = Appender(out / "lock")
+    write_whole(out / "options.json", json.dumps(now) + "\n")
     return lock
 
 
-def _check_same(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises ConfigError, which names the options that differ."""
-    names = before.keys() | now.keys()
-    changed = sorted(name for name in names if before.get(name) != now.get(name))
-    if changed:
-        other = ", ".join(changed)
-        raise ConfigError(f"--resume: {out} was started with other values of {other}")
-
-
 def _recorded(options: TrainingOptions) -> dict[str, Any]:
-    """All that the metrics of a run follow from: options, files, and the rule of the reward."""
-    values = options.model_dump(mode="json")
-    kept = {name: value for name, value in values.items() if name not in FREE}
-    kept["reward_setting"] = [
-        setting
-        for setting in options.reward_setting
-        if not setting.startswith(FREE_SETTINGS)
-    ]
-    hashes = {
-        f"{name}_sha256": _hash(paths) for name, paths in _files_of(options).items()
-    }
-    return kept | hashes
-
-
-def _files_of(options: TrainingOptions) -> dict[str, list[Path]]:
-    """The files whose contents must stay the same, by the option that names them. "rule" has the
-    modules that define the reward.
+    """All that the metrics of a run follow from: options, the contents of files, and the modules
+    that define the reward ("rule").
     """
+    kept = options.model_dump(mode="json", exclude=FREE)
+    settings = options.reward_setting
+    kept["reward_setting"] = [s for s in settings if not s.startswith(FREE_SETTINGS)]
     files = {
         "data": [options.data],
         "eval_data": [] if options.eval_data is None else [options.eval_data],
-        "rule": source_files(options.reward),
+        "rule": rewards.source_files(options.reward),
         "model": _files_in(model_folder(options.model)),
     }
     if options.adapter is not None:
         files["adapter"] = _files_in(options.adapter)
-    return files
+    return kept | {f"{name}_sha256": _hash(paths) for name, paths in files.items()}
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -123,10 +188,7 @@ def save(options: TrainingOptions, policy: Policy, optimizer: Any, step: int) ->
     begin. Raises ConfigError if it cannot be written, as on a full disk.
     """
     _keep(options, policy, step)
-    state_options = StateDictOptions(
-        full_state_dict=True, cpu_offload=True, ignore_frozen_params=True
-    )
-    weights, moments = get_state_dict(policy.model, optimizer, options=state_options)
+    weights, moments = get_state_dict(policy.model, optimizer, options=STATE)
     if policy.processes.rank == 0:
         part = options.out / "checkpoint.part"
         _write(part, {"weights": weights, "optimizer": moments, "step": step})
@@ -142,10 +204,10 @@ def _keep(options: TrainingOptions, policy: Policy, step: int) -> None:
     if policy.processes.rank > 0:
         return
     kept: dict[int, Path] = {}
-    for folder in options.out.iterdir():
-        number = re.fullmatch(rf"{options.product}-(\d+)", folder.name)
-        if number is not None:
-            kept[int(number[1])] = folder
+    for folder in options.out.glob(f"{options.product}-*"):
+        number = folder.name.rpartition("-")[2]
+        if number.isdecimal():
+            kept[int(number)] = folder
     for old in sorted(kept)[: -options.keep]:
         shutil.rmtree(kept[old])
 
@@ -172,6 +234,87 @@ def load(out: Path, model: Any, optimizer: Any) -> int:
         optimizer,
         model_state_dict=state["weights"],
         optim_state_dict=state["optimizer"],
-        options=StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False),
+        options=STATE,
     )
     return int(state["step"])
+
+
+# ---- metrics -------------------------------------------------------------------------------------
+
+
+class Metrics:
+    """metrics.jsonl, completions.jsonl, a tracker and the terminal. `step` in lines is the number
+    of steps taken: 0 is the evaluation before the first. A resume keeps the lines up to its
+    checkpoint. The first process writes.
+    """
+
+    def __init__(
+        self, options: TrainingOptions, step: int, steps: int, processes: Processes
+    ) -> None:
+        """`step` of `steps` were taken."""
+        self.every = options.log_completions
+        self.steps = steps
+        self.processes = processes
+        if processes.rank == 0:
+            self.metrics = _continued(options.out / "metrics.jsonl", step)
+            self.completions = _continued(options.out / "completions.jsonl", step)
+            self.track = tracker(options, step)
+            if step == steps:
+                print(f"all {steps} steps are done", file=sys.stderr)
+
+    def add(
+        self, step: int, row: Row, completions: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """What was measured after `step` steps, written before the next one begins, and the
+        completions of all processes. Raises ConfigError if a value is not finite: a bug, or a
+        learning rate that is far too high.
+        """
+        wrong = [name for name, value in row.items() if not math.isfinite(value)]
+        if wrong:
+            problem = f"{', '.join(wrong)} is not finite"
+            raise ConfigError(f"step {step}: {problem}; try a smaller --lr")
+        sampled = self.processes.gathered(list(completions))
+        if self.processes.rank > 0:
+            return
+        self.metrics.append(json.dumps({"step": step, **row}))
+        self.track(row, step)
+        is_shown = self.every > 0 and (step - 1) % self.every == 0
+        for completion in (c for rows in sampled for c in rows):
+            if is_shown or (completion["held_out"] and self.every > 0):
+                line = json.dumps({"step": step, **completion}, ensure_ascii=False)
+                self.completions.append(line)
+        shown = [f"{name} {row[name]:.4g}" for name in SHOWN if name in row]
+        line = f"step {step}/{self.steps}  {'  '.join(shown)}"
+        print(line, file=sys.stderr, flush=True)
+
+
+def tracker(options: TrainingOptions, step: int) -> Callable[[Row, int], None]:
+    """--log: takes the metrics after a step to tensorboard, trackio or wandb, which end with the
+    program. Each start of the program, a resume too, is a run of its own there.
+    """
+    if options.log is None:
+        return lambda row, step: None
+    if options.log == "tensorboard":
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(str(options.out / "tensorboard"), purge_step=step + 1)
+
+        def log(row: Row, step: int) -> None:
+            for name, value in row.items():
+                writer.add_scalar(name, value, step)
+            writer.flush()
+
+        return log
+    library = import_module(options.log)
+    recorded = options.model_dump(mode="json")
+    library.init(project="da-grpo", name=options.out.resolve().name, config=recorded)
+    atexit.register(library.finish)
+    return lambda row, step: library.log(row, step=step)
+
+
+def _continued(path: Path, step: int) -> Appender:
+    """A file with the lines of the first `step` steps; a run that begins again has none."""
+    rows = [row for row in rows_of(path) if step > 0 and row["step"] <= step]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    write_whole(path, "".join(lines))
+    return Appender(path)

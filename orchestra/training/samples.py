@@ -1,17 +1,27 @@
-"""Completions to learn from, and how they go through the model: in micro-batches of one prompt."""
+"""The completions of a step: what is learned from them, in micro-batches, and what is measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from orchestra.kernel.vocabulary import ConfigError, EndpointError
 from orchestra.training.logprobs import padded
 from orchestra.training.policy import Ids, Policy
+from orchestra.training.processes import Processes
 from orchestra.training.rollouts import Group
+
+if TYPE_CHECKING:
+    from orchestra.training.options import TrainingOptions
+    from orchestra.training.rewards import Scored
+
+MAX_MISMATCH = 1.0  # nats a token; a server of the same weights has less than 0.1
+Row = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -47,11 +57,11 @@ def to_learn(
     reward, of rewards (P, G), is NaN were dropped.
     """
     samples: list[Sample] = []
-    for i, group in enumerate(groups):
-        for j, ids in enumerate(group.ids):
-            if informative[i] and not rewards[i, j].isnan():
-                advantage = float(advantages[i, j])
-                samples.append(Sample(group.prompt, ids, group.logprobs[j], advantage))
+    for i, j in (informative[:, None] & ~rewards.isnan()).nonzero().tolist():
+        group = groups[i]
+        advantage = float(advantages[i, j])
+        sample = Sample(group.prompt, group.ids[j], group.logprobs[j], advantage)
+        samples.append(sample)
     return samples
 
 
@@ -69,9 +79,8 @@ def in_micro_batches(
     ]
     most = max(policy.processes.gathered(len(parts)))
     nothing = torch.zeros(1)
-    stand_in = MicroBatch(
-        [policy.pad], [[policy.pad]], nothing, nothing[None], counts=False
-    )
+    token = [policy.pad]
+    stand_in = MicroBatch(token, [token], nothing, nothing[None], counts=False)
     return parts + [stand_in] * (most - len(parts))
 
 
@@ -91,3 +100,77 @@ def _micro_batch(part: Sequence[Sample]) -> MicroBatch:
         sampler[row, : len(known)] = known
     advantages = torch.tensor([sample.advantage for sample in part])  # (N,)
     return MicroBatch(part[0].prompt, completions, advantages, sampler)
+
+
+# ---- what is measured ----------------------------------------------------------------------------
+
+
+def completion_rows(
+    groups: Sequence[Group], scored: Scored, advantages: Tensor | None = None
+) -> list[dict[str, Any]]:
+    """A row for each completion, for completions.jsonl. advantages (P, G) are None in an
+    evaluation. The reward of a dropped completion is null.
+    """
+    rows: list[dict[str, Any]] = []
+    for i, group in enumerate(groups):
+        for j, text in enumerate(group.texts):
+            score = scored.scores[i][j]
+            row = {
+                "example": scored.examples[i].id,
+                "held_out": advantages is None,
+                "reward": None if score is None else score.total,
+                "advantage": None if advantages is None else float(advantages[i, j]),
+                "parts": {} if score is None else dict(score.parts),
+                "valid": score is not None and score.valid,
+                "tokens": len(group.ids[j]),
+                "cut": group.cut[j],
+                "text": text,
+            }
+            rows.append(row)
+    return rows
+
+
+def reward_metrics(rows: Sequence[Mapping[str, Any]], processes: Processes) -> Row:
+    """Means over the completions of all processes, from their rows for completions.jsonl.
+
+    Of those that were scored: the reward, its parts, and the share that is `valid`. Of all: the
+    share that was dropped, the length in tokens, and the share that was cut at the length limit.
+    """
+    values: dict[str, list[float]] = {}
+    for row in (row for rows in processes.gathered(rows) for row in rows):
+        is_dropped = row["reward"] is None
+        found = {"dropped": is_dropped, "length": row["tokens"], "cut": row["cut"]}
+        if not is_dropped:
+            found |= {"reward": row["reward"], "valid": row["valid"]}
+            found |= {f"reward/{name}": part for name, part in row["parts"].items()}
+        for name, value in found.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(found) / len(found) for name, found in values.items()}
+
+
+def token_means(sums: Sequence[Row], tokens: float, processes: Processes) -> Row:
+    """Means over all tokens, of the sums over those of each micro-batch of this process; but the
+    loss is a sum, since its parts were divided before.
+    """
+    row: Row = {}
+    for name in sums[0]:
+        total = processes.total(sum(part[name] for part in sums))
+        row[name] = total if name == "loss" else total / tokens
+    return row
+
+
+def check(row: Row, options: TrainingOptions) -> None:
+    """Raises EndpointError if the judge dropped all completions, or if the sampler finds them far
+    more or less likely than the policy does; ConfigError if another reward dropped them all.
+    """
+    if row["dropped"] == 1:
+        if options.reward == "judge":
+            timeout = "or timed out (--reward-setting timeout_s)"
+            raise EndpointError(f"the judge refused all completions, {timeout}")
+        problem = "score returned None for all completions of a step"
+        raise ConfigError(f"--reward {options.reward}: {problem}; it must score some")
+    mismatch = row.get("mismatch", 0.0)
+    if mismatch > MAX_MISMATCH:
+        found = f"the server's log-probabilities are {mismatch:.2f} nats a token"
+        advice = f"serve the model {options.model}"
+        raise EndpointError(f"{found} from the model's; {advice}")

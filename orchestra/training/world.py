@@ -3,8 +3,10 @@
     python -m orchestra.training.world --n 2000 --seed 0 --out data/minigaia
 
 writes them. The expert delegates all that the answer needs and that can be found now, and completes
-when the answer is found. minigaia/world.py says what a sub-task finds, rubric.py what any other
-decision is worth.
+when the answer is found. minigaia/world.py says what a sub-task finds, rewards.py what any other
+decision is worth. A main agent that was trained on them is at work with
+
+    orchestra-min "..." --method orchestra/training/world.py:Trained
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -21,14 +24,15 @@ from typing import Any, Literal
 from orchestra.command.flags import OneLineParser
 from orchestra.command.programs import run_program
 from orchestra.kernel.folder import Options
+from orchestra.kernel.method import Ask, Method
 from orchestra.kernel.prompts import as_messages, say
-from orchestra.kernel.vocabulary import Backend, Evidence, Pool, State
+from orchestra.kernel.vocabulary import Backend, Decision, Evidence, Pool, Reply, State
 from orchestra.methods import tools_for
-from orchestra.methods.orchestra_o1 import OrchestraO1
+from orchestra.methods.main_agent import nothing_seen, read_decision
+from orchestra.methods.orchestra_o1 import OrchestraO1, read_delegation
 from orchestra.minigaia.tasks import WORDS, Split
-from orchestra.minigaia.world import MODEL, World, new_world, world_of
+from orchestra.minigaia.world import MODEL, ROUNDS, World, new_world, world_of
 from orchestra.training.examples import Example, state_of, state_row, write
-from orchestra.training.reading import parse_decision
 
 Style = Literal["brief", "full"]
 BRIEF = "training/brief"
@@ -73,6 +77,17 @@ def decided(decision: Mapping[str, Any], world: World) -> Any:
     return parse_decision(json.dumps(decision), world.state())
 
 
+def parse_decision(
+    text: str, state: State, cut: bool = False, last_chance: bool = False
+) -> Decision:
+    """y_t as Orchestra-o1 reads a reply, but a task with files cannot be completed before anything
+    was seen of it. Raises ModelMistake.
+    """
+    may_complete = not nothing_seen(state)
+    reply = Reply(text, cut=cut)
+    return read_decision(read_delegation, reply, state, last_chance, may_complete)
+
+
 # ---- the prompt ----------------------------------------------------------------------------------
 
 
@@ -106,6 +121,29 @@ def _found_line(h: Evidence) -> str:
         instruction=h.instruction,
         outcome=h.answer or h.error,
     )
+
+
+# ---- a trained main agent ------------------------------------------------------------------------
+
+
+class Trained(Method):
+    """pi_theta(y_t | s_t), Eq. 3, with the adapter that the endpoint serves.
+
+    It was trained on the short prompt, and on replies without a schema. So it gets that prompt and
+    no schema here. An unusable reply is not shown to it, since that prompt has no words for it. For
+    the same reason, a tool that cannot open the file of its sub-task is no mistake here: the
+    sub-task fails, and the next prompt shows that. Its sub-agents read their instruction alone.
+    """
+
+    rounds = ROUNDS
+
+    def decide(
+        self, state: State, ask: Ask, mistake: str, last_chance: bool
+    ) -> Decision:
+        """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
+        reply = ask(list(prompt(state)))  # Eq. 3
+        unchecked = replace(state, capabilities={})
+        return parse_decision(reply.text, unchecked, reply.cut, last_chance)
 
 
 # ---- the examples --------------------------------------------------------------------------------

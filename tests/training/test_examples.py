@@ -7,10 +7,17 @@ from pathlib import Path
 import pytest
 
 from orchestra.kernel.vocabulary import Evidence, Media, State, Task
-from orchestra.training.examples import Example, read, state_of, state_row, write
-from orchestra.training.examples.__main__ import main
-from orchestra.training.examples.recorded import from_run, succeeded
-from orchestra.training.reading import read_decision
+from orchestra.training.examples import (
+    Example,
+    from_run,
+    main,
+    read,
+    state_of,
+    state_row,
+    succeeded,
+    write,
+)
+from orchestra.training.rewards import read_decision
 from orchestra.variation.fork import run_fork
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, Options, pool_at

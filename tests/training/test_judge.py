@@ -10,8 +10,7 @@ import pytest
 from orchestra.kernel.vocabulary import ModelMistake
 from orchestra.training.examples import state_of
 from orchestra.training.judge import LINES, judge_prompt, read_scores
-from orchestra.training.reading import read_decision
-from orchestra.training.rewards import Completion, make
+from orchestra.training.rewards import Completion, make, read_decision
 from orchestra.training.world import examples
 from tests.conftest import ConfigError, EndpointError
 from tests.scripted import Endpoint, Raw, last_text

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import train_da_grpo as da_grpo
 from orchestra.training.logprobs import padded, token_logprobs
-from orchestra.training.objective import Objective, Totals
-from train_da_grpo import group_advantages
+from train_da_grpo import Objective, Totals, group_advantages
 
 AGGREGATIONS = ("dapo", "grpo", "dr_grpo")
 PROMPTS, GROUP, WIDTH, LONGEST, EOS = 3, 4, 7, 16, 2

@@ -13,9 +13,8 @@ import requests
 import train_da_grpo
 from orchestra.kernel.tape import rows_of
 from orchestra.training.policy import Policy
-from orchestra.training.rewards import Completion, Scores
+from orchestra.training.rewards import Completion, Scorer, Scores
 from orchestra.training.rollouts import Group, LocalRollouts
-from orchestra.training.scoring import Scorer
 from tests.conftest import ROOT, ConfigError
 from tests.training.conftest import short_examples
 from tests.training.runs import CPU, QUIET, flags, load_file, metrics, refused, run, torch
@@ -35,13 +34,13 @@ def test_importing_the_script_loads_few_modules_and_none_that_it_can_do_without(
     tops = ("orchestra", "orchestra_min", "train_da_grpo")
     ours = {name for name in loaded.split() if name.partition(".")[0] in tops}
     assert "orchestra.training.policy" in ours and len(ours) <= 15
-    parts = ("ranks", "judge", "run", "vllm_rollouts", "sft", "rewards", "metrics")
+    parts = ("examples", "judge", "rewards", "run", "sft", "vllm_rollouts", "world")
     assert not ours & {f"orchestra.training.{part}" for part in parts}
 
 
 def test_the_script_is_read_in_the_order_of_a_step():
     text = (ROOT / "train_da_grpo.py").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 350
+    assert len(text.splitlines()) <= 430
     marks = ("sync: the next", "self.sample(batch", "# Eq. 29", "def improve", "def optimizer_step")
     equations = ("def group_advantages", "# Eq. 30: (P, G)\n", "def da_grpo_loss", "# Eq. 31: rho")
     places = [text.index(mark) for mark in (*marks, *equations)]

@@ -15,13 +15,10 @@ import pytest
 import train_da_grpo
 from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training import run as checkpoints
-from orchestra.training import setup
 from orchestra.training.examples import write
-from orchestra.training.policy import Policy, can_pack
-from orchestra.training.pretrained import end_tokens
-from orchestra.training.rewards import Scores
+from orchestra.training.policy import Policy, can_pack, end_tokens
+from orchestra.training.rewards import Scored, Scores
 from orchestra.training.rollouts import LocalRollouts, group_of
-from orchestra.training.scoring import Scored
 from tests.scripted import free_port
 from tests.training.conftest import make_model, short_examples
 from tests.training.runs import CPU, QUIET, flags, load_file, metrics, options, refused, run, torch
@@ -213,8 +210,8 @@ class Drawn:
 
 
 def trained_with(*arguments):
-    served = mock.patch("orchestra.training.vllm_rollouts.served", lambda url: None)
-    with served, mock.patch.object(setup, "make_rollouts", lambda *_: Drawn()):
+    served = mock.patch.object(checkpoints, "served", lambda url: None)
+    with served, mock.patch.object(checkpoints, "make_rollouts", lambda *_: Drawn()):
         return run(*arguments)
 
 
@@ -322,7 +319,7 @@ def test_a_run_is_neither_overwritten_nor_resumed_as_another(tiny, done, capsys,
     assert "add --resume" in refused(capsys, *arguments)
     assert "other values of seed" in refused(capsys, *arguments, "--resume", "--seed", "5")
     monkeypatch.setattr(
-        "orchestra.training.rewards.RULE", ("ranks.py",)
+        "orchestra.training.rewards.RULE", ("processes.py",)
     )  # another rule of the reward
     assert "other values of rule_sha256" in refused(capsys, *arguments, "--resume")
 

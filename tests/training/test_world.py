@@ -16,8 +16,7 @@ from orchestra.minigaia.shapes import HELD_OUT_SHAPES, SEEN_SHAPES, trees
 from orchestra.minigaia.tasks import Fact, MiniTask, compose
 from orchestra.minigaia.world import ROUNDS, World, finds
 from orchestra.training.examples import Example, state_row
-from orchestra.training.reading import read_decision
-from orchestra.training.rewards import Completion, make
+from orchestra.training.rewards import Completion, make, read_decision
 from orchestra.training.world import examples, main
 from tests.scripted import complete, delegate
 

@@ -1,0 +1,307 @@
+"""Decision examples (s_t, y*_t), end of section 3.3.1: JSONL with a schema version. MiniGAIA's come
+from world.py, and those of recorded runs from here, one a round:
+
+    python -m orchestra.training.examples runs/a runs/b --out examples.jsonl \
+        [--answers FILE] [--all]
+
+takes runs of orchestra-o1 and aorchestra that ended by completing, not those with a fallback
+answer. Learning (a) of arXiv 2602.03786 is SFT on such runs. Both methods write the JSON decision
+that the rewards read; that of aorchestra is one flat sub-task. A run is replayed, and what its main
+agent sees and replies is noted. A run does not know the right answer: `--answers FILE`, a JSON
+array of {"question", "answer"} as in OmniGAIA, leaves out the runs that answered something else. An
+answer may be a list; each of its entries is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from orchestra.command import outside
+from orchestra.command.flags import OneLineParser
+from orchestra.command.names import LISTED, objects
+from orchestra.command.programs import run_program
+from orchestra.command.redact import Redact
+from orchestra.command.terminal import tell
+from orchestra.evaluation.questions import Question, load
+from orchestra.evaluation.scores import Right, matches
+from orchestra.kernel import folder as folders
+from orchestra.kernel.folder import Event, Manifest, Options
+from orchestra.kernel.method import Ask
+from orchestra.kernel.tape import TapeMiss
+from orchestra.kernel.vocabulary import ConfigError, Decision, Messages, Reply, State
+from orchestra.methods.replies import find_action
+from orchestra.training.options import Checked
+from orchestra.variation.fork import change_of
+from orchestra_min import Parts, replay
+
+STATE = TypeAdapter(State)
+METHODS = ("orchestra-o1", "aorchestra")
+AGAIN: dict[str, dict[str, Any]] = {  # what a run folder needs again
+    "tools": {"action": "append", "metavar": "FILE.py:FUNCTION"},
+    "mcp": {"action": "append", "metavar": "COMMAND"},
+    "agent": {"metavar": "FILE.py:NAME"},
+}
+
+
+class Message(TypedDict):
+    role: str
+    content: str
+
+
+class Example(Checked):
+    """One decision to learn.
+
+    messages    s_t as the main agent saw it
+    reference   y*_t as the JSON object that it should emit
+    meta        `state`, s_t itself (see `state_of`); `answer`, the right one (several with " or "
+                between them), or "" if it is not known; `split`; for MiniGAIA `entities` and
+                `world` (world.py)
+    """
+
+    version: Literal[2] = Field(2, alias="schema")
+    id: str
+    messages: Annotated[tuple[Message, ...], Field(min_length=1)]
+    reference: dict[str, Any]
+    meta: dict[str, Any]
+
+
+def write(path: Path, examples: Sequence[Example]) -> None:
+    """Write the examples as JSONL. After a kill the file is complete or absent."""
+    rows = [example.model_dump(by_alias=True) for example in examples]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folders.write_whole(path, "".join(lines))
+
+
+def read(path: Path) -> list[Example]:
+    """The examples of a file. Raises ConfigError, which names the line, for one that is not."""
+    text = path.read_text("utf-8-sig", errors="replace")
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            found.append(_example(line))
+        except (ValueError, TypeError, RecursionError, ConfigError) as error:
+            why = f"is not an example ({error})"
+            raise ConfigError(f"{path}, line {number}: {why}") from None
+    if not found:
+        raise ConfigError(f"{path}: has no examples")
+    return found
+
+
+def _example(line: str) -> Example:
+    """Raises ValueError, TypeError, RecursionError or ConfigError for a line that is not one."""
+    example = Example(**json.loads(line))
+    read_by_tokenizer = [example.messages, example.reference]
+    json.dumps(read_by_tokenizer, ensure_ascii=False).encode()  # no half surrogate pair
+    return example
+
+
+# ---- s_t as JSON and back ------------------------------------------------------------------------
+
+
+def state_row(state: State) -> dict[str, Any]:
+    """s_t as JSON, without the paths of files and without what only a run needs."""
+    row = asdict(state)
+    del row["capabilities"], row["refused"]
+    row["task"]["media"] = [
+        {"modality": m.modality, "name": m.name} for m in state.task.media
+    ]
+    return row
+
+
+def state_of(row: Mapping[str, Any]) -> State:
+    """s_t of a row that `state_row` made, before or after JSON. Raises ValueError, TypeError or
+    KeyError for another row.
+    """
+    task = dict(row["task"])
+    task["media"] = [{**m, "path": "", "sha256": ""} for m in task["media"]]
+    return STATE.validate_python({**row, "task": task})
+
+
+# ---- a recorded run ------------------------------------------------------------------------------
+
+
+class Moment(NamedTuple):
+    """An attempt at a decision: s_t, and what the main agent was sent and replied last."""
+
+    state: State
+    messages: Messages
+    reply: str
+
+
+class Watch:
+    """Notes the decisions of a run that is replayed."""
+
+    def __init__(self) -> None:
+        self.newest: Moment | None = None  # attempt
+        self.usable: list[Moment] = []
+
+    def change(self, parts: Parts, manifest: Manifest) -> Parts:
+        """The parts of the run, with a method that is watched."""
+        decide = parts.method.decide
+
+        def decide_and_note(
+            state: State, ask: Ask, mistake: str, last_chance: bool
+        ) -> Decision:
+            def ask_and_note(messages: Messages, *how: Any, **named: Any) -> Reply:
+                reply = ask(messages, *how, **named)
+                self.newest = Moment(state, messages, reply.text)
+                return reply
+
+            return decide(state, ask_and_note, mistake, last_chance)
+
+        parts.method.decide = decide_and_note  # type: ignore[method-assign]
+        return parts
+
+    def hear(self, event: Event) -> None:
+        """Keep an attempt that was a decision, and drop one that was a mistake."""
+        if event["event"] == "decision":
+            if event.get("decision") and self.newest is not None:
+                self.usable.append(self.newest)
+            self.newest = None
+
+
+def moments_of(folder: Path, **given: Any) -> list[Moment]:
+    """The decisions of a run folder. `given`: what a replay of the run is given again, as tools.
+
+    Raises ConfigError if the run was recorded with other prompts than the program has now.
+    """
+    watch = Watch()
+    try:
+        change = change_of(folder, given={**given, "change": watch.change})
+        replay(folder, listeners=[watch.hear], change=change, **given)
+    except TapeMiss as miss:
+        if miss.differs:
+            problem = "was recorded with other prompts than this version has"
+            first = str(miss).splitlines()[0]
+            why = f"{problem}; record it again ({first})"
+            raise ConfigError(f"{folder}: {why}") from None
+    return watch.usable
+
+
+def from_run(folder: Path, right: Right = "", **given: Any) -> list[Example]:
+    """tau of a run folder -> one (s_t, y*_t) a round. `right` is the right answer, or each that is
+    accepted; where none is known, it is the run's own. `given` and errors are those of
+    `moments_of`.
+    """
+    answer = right if isinstance(right, str) else " or ".join(right)
+    answer = answer or str(end_of(folder).get("answer", ""))
+    found = []
+    for moment in moments_of(folder, **given):
+        meta = {"split": "recorded", "answer": answer, "state": state_row(moment.state)}
+        example = Example(
+            id=f"{folder.resolve().name}-r{moment.state.round}",
+            messages=moment.messages,
+            reference=reference_of(moment.reply),
+            meta=meta,
+        )
+        found.append(example)
+    return found
+
+
+def reference_of(reply: str) -> dict[str, Any]:
+    """y*_t with its params in one object, even if the reply has them next to "action"."""
+    decision = find_action(reply)
+    params = decision.get("params")
+    if not isinstance(params, dict):
+        params = {k: v for k, v in decision.items() if k not in ("action", "reasoning")}
+    reasoning = str(decision.get("reasoning") or "")
+    return {"action": decision["action"], "reasoning": reasoning, "params": params}
+
+
+def end_of(folder: Path) -> Event:
+    """The last row of a run; {} of one that has not ended."""
+    events = folders.read_events(folder)
+    return events[-1] if events and events[-1]["event"] == "end" else {}
+
+
+def succeeded(folder: Path, right: Right = "", question: str = "") -> bool:
+    """Whether the run ended by completing, with a right answer where one is known."""
+    end = end_of(folder)
+    if not end or end["fallback"] or not end["answer"]:
+        return False
+    return not right or matches(end["answer"], right, question)
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def parser() -> OneLineParser:
+    p = OneLineParser(
+        prog="python -m orchestra.training.examples",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
+    p.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSONL")
+    p.add_argument(
+        "--answers", type=Path, metavar="FILE", help="right answers, by question"
+    )
+    p.add_argument("--all", action="store_true", help="runs that did not succeed too")
+    for name, how in AGAIN.items():
+        p.add_argument(f"--{name}", help="as the run had it", **how)
+    return p
+
+
+def examples_of(a: argparse.Namespace) -> list[Example]:
+    """The examples of the runs that succeeded, or of all. Raises ConfigError if there are none."""
+    asked: dict[str, Question] = {}
+    if a.answers is not None:
+        asked = {q.question: q for q in load(a.answers)}
+    examples: list[Example] = []
+    for folder in a.runs:
+        outside.check_run(folder)
+        is_own = a.tools or a.mcp or a.agent  # the user's Python may raise anything
+        damage = nullcontext() if is_own else outside.damage_is_one_line(folder)
+        with damage:
+            examples += _of_run(a, folder, asked)
+    if not examples:
+        raise ConfigError("no run of those given succeeded; give others, or --all")
+    return examples
+
+
+def _of_run(
+    a: argparse.Namespace, folder: Path, asked: Mapping[str, Question]
+) -> list[Example]:
+    """The examples of a run; [] of one that is left out, which is said."""
+    manifest = folders.read_manifest(folder)
+    question = manifest.question.strip()
+    right = asked[question].accepted if question in asked else ()
+    if manifest.options.method not in METHODS:
+        tell(f"{folder}: left out, no {' or '.join(METHODS)}")
+        return []
+    if not a.all and not succeeded(folder, right, question):
+        tell(f"{folder}: left out, it did not succeed (--all takes it)")
+        return []
+    again = Options.of(**{name: getattr(a, name) for name in AGAIN if getattr(a, name)})
+    listed = manifest.more.get(LISTED)
+    with objects(again, a.out.with_suffix(".log"), Redact([]), listed) as (given, _):
+        return from_run(folder, right, **given)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the examples of the runs given. Returns the exit code."""
+
+    def work() -> None:
+        a = parser().parse_args(arguments)
+        examples = examples_of(a)
+        write(a.out, examples)
+        print(f"{len(examples)} decisions in {a.out}")
+
+    return run_program("training.examples", work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
