@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
 )
+from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -189,12 +190,13 @@ class Policy:
     # ---- other weights ---------------------------------------------------------------------------
 
     def weights(self) -> list[Tensor]:
-        """A copy of the trained weights, of this process's shards."""
-        return [p.detach().clone() for p in self.parameters()]
+        """The trained weights as they are held; of several processes, this one's shards."""
+        held = self.parameters()
+        return [(p.to_local() if isinstance(p, DTensor) else p).detach() for p in held]
 
     def keep_reference(self) -> None:
         """Make pi_ref the model as it is now."""
-        self.reference_weights = self.weights()
+        self.reference_weights = [weights.clone() for weights in self.weights()]
 
     def reference(
         self, prompt: Ids, completions: Sequence[Ids], temperature: float
@@ -211,16 +213,16 @@ class Policy:
         completions: Sequence[Ids],
         temperature: float,
     ) -> Tensor:
-        """The log-probabilities (N, T) with these weights in place of the trained ones."""
+        """The log-probabilities (N, T) with these in place of `weights()`, on any device."""
         self._swap(weights)
         logprobs = self.logprobs(prompt, completions, temperature).logprobs
         self._swap(weights)
         return logprobs
 
     def _swap(self, weights: Sequence[Tensor]) -> None:
-        for parameter, other in zip(self.parameters(), weights, strict=True):
-            now = parameter.clone()
-            parameter.copy_(other)
+        for held, other in zip(self.weights(), weights, strict=True):
+            now = held.clone()
+            held.copy_(other)
             other.copy_(now)
 
     # ---- the result ------------------------------------------------------------------------------

@@ -74,9 +74,7 @@ def in_micro_batches(
     Every process gets as many, since a sharded model runs in all of them at once: stand-ins fill
     up.
     """
-    parts = [
-        _micro_batch(part) for part in _parts(samples, size if policy.packs else 1)
-    ]
+    parts = [micro_batch(part) for part in _parts(samples, size if policy.packs else 1)]
     most = max(policy.processes.gathered(len(parts)))
     nothing = torch.zeros(1)
     token = [policy.pad]
@@ -91,7 +89,8 @@ def _parts(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
             yield of_prompt[first : first + size]
 
 
-def _micro_batch(part: Sequence[Sample]) -> MicroBatch:
+def micro_batch(part: Sequence[Sample]) -> MicroBatch:
+    """Completions of one prompt, padded."""
     completions = [sample.ids for sample in part]
     _, mask = padded(completions, pad=0)
     sampler = torch.full(mask.shape, torch.nan, dtype=torch.float64)  # (N, T)

@@ -25,11 +25,15 @@ import requests
 import torch
 
 from orchestra.kernel.vocabulary import ConfigError, EndpointError
+from orchestra.training.logprobs import log_ratio
 from orchestra.training.policy import Ids, Policy
 from orchestra.training.rollouts import Group, group_of
+from orchestra.training.samples import Sample, micro_batch
 
 TIMEOUT_S = 1800.0  # of one group
 PARALLEL = 64  # requests in flight
+SAME = 1e-3  # nats a token; closer log-probabilities may be of the same weights
+FEW = 16  # tokens; fewer tell nothing about the weights
 POLL_S = 0.2  # between two looks at whether the server sleeps
 STAYS_AWAKE = (
     "the vLLM server keeps its memory during training steps; to free it, start it with "
@@ -64,6 +68,10 @@ class VllmRollouts:
         unique = self.processes.gathered(uuid.uuid4().hex[:6])[0]  # the first one's
         self.prefix = f"{self.folder.parent.name}-{unique}"
         self.can_sleep = self._can_sleep()
+        # The newest weights that the server is known to have: as it was started, without an adapter
+        self.applied = [weights.to("cpu", copy=True) for weights in policy.weights()]
+        if policy.lora:
+            self.applied = [torch.zeros_like(weights) for weights in self.applied]
         self.wake_up()  # a run that was killed may have left the server asleep or paused
 
     # ---- sampling --------------------------------------------------------------------------------
@@ -80,6 +88,10 @@ class VllmRollouts:
         with ThreadPoolExecutor(PARALLEL) as pool:
             groups = list(pool.map(sample_one, prompts, seeds))
         self.sleep()
+        if (
+            temperature > 0
+        ):  # else the server's log-probabilities are those of temperature 1
+            self._check_weights(groups[0], temperature)
         return groups
 
     def _group(self, prompt: Ids, seed: int, n: int, temperature: float) -> Group:
@@ -105,6 +117,33 @@ class VllmRollouts:
             why = f"{needs} ({text[:100]!r}); use a newer vLLM"
             raise EndpointError(f"{self.url}/v1/completions: {why}") from None
         return group_of(self.policy, prompt, ids, logprobs)
+
+    def _check_weights(self, group: Group, temperature: float) -> None:
+        """Compare the server's log-probabilities with those of the newest weights and of `applied`,
+        for the longest completions. Raises EndpointError if the latter are clearly closer: the
+        server did not apply the newest. Weights that hardly differ tell nothing.
+        """
+        sampled = zip(group.ids, group.logprobs, strict=True)
+        samples = [Sample(group.prompt, *completion) for completion in sampled]
+        samples.sort(key=lambda sample: len(sample.ids), reverse=True)
+        part = micro_batch(samples[: 4 if self.policy.packs else 1])
+        tokens = self.processes.total(sum(map(len, part.completions)))
+        given = (part.prompt, part.completions, temperature)
+        apart = []  # nats a token, from the newest weights and from `applied`
+        for weights in (self.policy.weights(), self.applied):
+            ours = self.policy.logprobs_under(weights, *given)  # (N, T)
+            differences = log_ratio(ours.cpu(), part.sampler_logprobs).abs()
+            apart.append(self.processes.total(float(differences.sum())) / tokens)
+        newest, before = apart
+        if tokens >= FEW and newest > SAME and before < newest / 2:
+            found = (
+                f"{newest:.2g} nats a token from theirs, {before:.2g} from earlier ones"
+            )
+            check = f"check that it can read {self.folder} and loads what it is sent"
+            why = f"the server did not apply the newest weights ({found}); {check}"
+            raise EndpointError(f"{self.url}: {why}")
+        if newest < before / 2:
+            self.applied = [w.to("cpu", copy=True) for w in self.policy.weights()]
 
     # ---- new weights -----------------------------------------------------------------------------
 

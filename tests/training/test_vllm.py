@@ -134,6 +134,91 @@ def test_a_server_that_is_odd_is_one_line(served, capsys, models, reply, code, r
     assert all("keeps its memory" in note for note in notes)
 
 
+# ---- a server and the weights that it is sent ----------------------------------------------------
+
+
+class Server:
+    """What vLLM answers, `late` updates behind (or without any), and with noise in its log-probabilities."""
+
+    def __init__(self, model, late, noise=0.0):
+        self.versions = [Policy(model, CPU, "float32")]  # as it was started
+        self.late, self.noise = late, noise
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __call__(self, request):
+        path = request.get("lora_path") or request.get("kwargs", {}).get("weights_path")
+        if path:
+            folder, adapter = (
+                (self.base, Path(path)) if "lora_path" in request else (Path(path), None)
+            )
+            self.versions.append(Policy(folder, CPU, "float32", adapter=adapter))
+        if "prompt" not in request:
+            return {"ok": 1}
+        return {"choices": self.complete(request)}
+
+    def complete(self, request):
+        policy = self.versions[
+            0 if self.late is None else max(0, len(self.versions) - 1 - self.late)
+        ]
+        given = [request["prompt"]], [request["seed"]], request["n"], request["temperature"]
+        (group,) = LocalRollouts(policy, request["max_tokens"]).sample(*given)
+        exact = policy.logprobs(group.prompt, group.ids, request["temperature"]).logprobs.detach()
+        noise = self.noise * torch.randn(exact.shape, generator=self.generator)
+        rows = zip((exact + noise).tolist(), group.ids, strict=True)
+        return [choice(n, ids, row[: len(ids)]) for n, (row, ids) in enumerate(rows)]
+
+
+@pytest.fixture
+def trained(tiny, tmp_path, endpoint):
+    """The exit code of a run with such a server, and the steps that it took."""
+
+    def start(*more, late=0, noise=0.0):
+        respond = Server(tiny[0], late, noise)
+        respond.base = tiny[0]
+        server = endpoint(respond)
+        server.models = {"data": [CARD]}
+        where = ["--rollouts", "vllm", "--vllm-url", server.url, "--warmup", "0"]
+        code = run(*flags(tiny, tmp_path / "out", "grpo", *where, *more))
+        return code, len(metrics(tmp_path / "out"))
+
+    return start
+
+
+WAYS = pytest.mark.parametrize("way", [("--lora-rank", "4"), ("--full",)])
+
+
+@WAYS
+@pytest.mark.parametrize("late", [None, 1])
+def test_a_server_that_does_not_apply_the_weights_is_found_within_three_steps(
+    trained, capsys, way, late
+):
+    code, steps = trained("--steps", "6", *way, late=late)
+    assert code == 4 and steps < 3
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert (
+        "did not apply the newest weights" in line and "nats a token" in line and "weights" in line
+    )
+
+
+@WAYS
+@pytest.mark.parametrize("lr", ["1e-2", "3e-4", "1e-7"])
+@pytest.mark.parametrize("noise", [0.0, 0.025])  # 0.02 nats on average
+def test_a_server_that_applies_the_weights_is_not_stopped(trained, way, lr, noise):
+    assert trained("--steps", "5", "--lr", lr, *way, noise=noise) == (0, 5)
+
+
+def test_small_steps_add_up_until_a_server_is_found_that_applies_none(trained):
+    code, steps = trained("--steps", "60", "--full", "--lr", "2e-3", late=None, noise=0.025)
+    assert code == 4 and 3 < steps < 60
+
+
+def test_a_server_that_does_not_apply_the_first_adapter_is_found_in_the_first_step(
+    tiny, trained, tmp_path
+):
+    assert run(*flags(tiny, tmp_path / "sft", "sft", "--steps", "20", "--lora-rank", "4")) == 0
+    assert trained("--steps", "2", "--adapter", str(tmp_path / "sft/adapter"), late=None) == (4, 0)
+
+
 # ---- a real server -------------------------------------------------------------------------------
 
 SERVER = {
