@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from orchestra.kernel.folder import sha256_of, write_whole
 from orchestra.kernel.tape import Appender, rows_of
@@ -35,7 +35,13 @@ from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training import examples, rewards
 from orchestra.training.examples import Example
 from orchestra.training.options import TrainingOptions
-from orchestra.training.policy import Policy, model_folder, prompt_ids, usable
+from orchestra.training.policy import (
+    Policy,
+    model_folder,
+    prompt_ids,
+    reference_ids,
+    usable,
+)
 from orchestra.training.processes import Processes
 from orchestra.training.rollouts import LocalRollouts, Rollouts
 from orchestra.training.samples import Row
@@ -72,7 +78,7 @@ def read(options: TrainingOptions) -> Data:
     settings = dict(pair.split("=", 1) for pair in options.reward_setting)
     reward = rewards.make(options.reward, **settings)
     scorer = rewards.Scorer(options.reward, reward)
-    _check_lengths(options, [*train, *held_out])
+    _check_lengths(options, train, held_out)
     sampled = [*train, *held_out] if options.stage == "grpo" else held_out
     if sampled:
         scorer.check(sampled)
@@ -81,17 +87,42 @@ def read(options: TrainingOptions) -> Data:
     return Data(train, held_out, scorer)
 
 
-def _check_lengths(options: TrainingOptions, found: Sequence[Example]) -> None:
-    """Raises ConfigError for an example that is too long or a model without a chat template."""
-    what = f"--model {options.model}"
-    folder: Path = model_folder(options.model)
-    tokenizer = usable(what, AutoTokenizer.from_pretrained, folder)
-    for example in found:
-        length = len(usable(what, prompt_ids, tokenizer, example.messages))
-        if length > options.max_prompt:
-            limit = f"more than --max-prompt {options.max_prompt}"
-            why = f"its prompt has {length} tokens, {limit}"
-            raise ConfigError(f"example {example.id}: {why}")
+def _check_lengths(
+    options: TrainingOptions, train: Sequence[Example], held_out: Sequence[Example]
+) -> None:
+    """Raises ConfigError for an example that is too long, or whose reference SFT cannot imitate, and
+    for a model without a chat template.
+    """
+    model = f"--model {options.model}"
+    folder = model_folder(options.model)
+    tokenizer = usable(model, AutoTokenizer.from_pretrained, folder)
+    context = context_of(usable(model, AutoConfig.from_pretrained, folder))
+    imitated = len(train) if options.stage == "sft" else 0
+    for number, example in enumerate([*train, *held_out]):
+        prompt = len(usable(model, prompt_ids, tokenizer, example.messages))
+        reply = options.max_tokens
+        if number < imitated:
+            reply = len(reference_ids(tokenizer, example)) + 1  # with the end token
+            if not example.reference:
+                why = "its reference is empty, and --stage sft imitates it"
+                raise ConfigError(f"example {example.id}: {why}")
+        for what, tokens, limit, name in (
+            ("prompt", prompt, options.max_prompt, "--max-prompt"),
+            ("reference", reply, options.max_tokens, "--max-tokens"),
+            ("prompt with a reply", prompt + reply, context, "the model's context of"),
+        ):
+            if tokens > limit:
+                why = f"its {what} has {tokens} tokens, more than {name} {limit}"
+                raise ConfigError(f"example {example.id}: {why}")
+
+
+def context_of(config: Any) -> float:
+    """The tokens that a model can read, as far as its configuration says."""
+    text = config.get_text_config()
+    limit = getattr(text, "max_position_embeddings", None) or math.inf
+    rope = getattr(text, "rope_parameters", None) or {}
+    original = rope.get("original_max_position_embeddings") or limit
+    return max(limit, original * (rope.get("factor") or 1))
 
 
 def make_policy(options: TrainingOptions, processes: Processes) -> Policy:

@@ -13,6 +13,7 @@ from orchestra.training.rewards import REWARDS, Scores
 
 QUIET = pytest.mark.filterwarnings("ignore")  # of torch, peft and transformers, and of forks
 CPU = torch.device("cpu")
+LONG = ["--max-tokens", "512"]  # of references
 COMMON = "--batch 2 --group 4 --max-tokens 8 --dtype float32 --lr 1e-2 --save-every 2"
 
 
@@ -25,9 +26,9 @@ def variety(example, completions):
 
 def flags(tiny, out, stage, *more):
     model, data = tiny
-    local = ["--reward", "variety", "--rollouts", "local"] if stage == "grpo" else []
+    local = ["--reward", "variety", "--rollouts", "local"] if stage == "grpo" else LONG
     paths = ["--model", model, "--data", data, "--out", out, "--no-checkpointing"]
-    return [str(a) for a in ("--stage", stage, *paths, *local, *COMMON.split(), *more)]
+    return [str(a) for a in ("--stage", stage, *paths, *COMMON.split(), *local, *more)]
 
 
 def run(*arguments):

@@ -1,6 +1,7 @@
 """train_da_grpo.py on a model so small that a step takes a tenth of a second."""
 
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -21,7 +22,19 @@ from orchestra.training.rewards import Scored, Scores
 from orchestra.training.rollouts import LocalRollouts, group_of
 from tests.scripted import free_port
 from tests.training.conftest import make_model, short_examples
-from tests.training.runs import CPU, QUIET, flags, load_file, metrics, options, refused, run, torch
+from tests.training.runs import (
+    CPU,
+    QUIET,
+    REWARDS,
+    flags,
+    load_file,
+    metrics,
+    options,
+    refused,
+    run,
+    torch,
+    variety,
+)
 
 pytestmark = QUIET
 PROMPT, COMPLETIONS = [7, 8, 9], [[11, 12], [13, 14, 15], [16]]
@@ -231,7 +244,6 @@ def test_two_ranks_come_to_what_one_comes_to(tiny, tmp_path, kind):
         "--steps=2",
         "--save-every=1",
         "--micro-batch=3",
-        "--max-tokens=4",
         "--dtype=float64",
         "--rollouts=vllm",
     ]
@@ -272,6 +284,65 @@ def test_an_example_that_could_not_be_used_is_named(tiny, tmp_path, capsys, fiel
     given = tiny[0], tmp_path / "data.jsonl"
     arguments = flags(given, tmp_path / "out", "grpo", "--reward", "rubric")
     assert reason in refused(capsys, *arguments) and not (tmp_path / "out").exists()
+
+
+LONG = {"messages": [{"role": "user", "content": "word " * 5000}]}
+
+
+@pytest.mark.parametrize(("stage", "fields", "more", "reason"), [
+    ("sft", {"reference": {}}, "", "its reference is empty, and --stage sft imitates it"),
+    ("sft", {"reference": {"a": "b " * 2000}}, "", "its reference has .* more than --max-tokens 512"),
+    ("sft", {"reference": {"a": "b " * 5000}}, "--max-tokens 99999", "its prompt with a reply has .* context of 4096"),
+    ("sft", LONG, "--max-prompt 99999", "its prompt with a reply has .* more than the model's context of 4096"),
+    ("grpo", LONG, "--max-prompt 99999", "its prompt with a reply has .* more than the model's context of 4096"),
+    ("grpo", {}, "--max-tokens 4096", "its prompt with a reply has .* more than the model's context of 4096"),
+])  # fmt: skip
+def test_an_example_that_does_not_fit_the_model_is_named_before_the_model_is_loaded(
+    tiny, tmp_path, capsys, monkeypatch, stage, fields, more, reason
+):
+    monkeypatch.setattr(Policy, "__init__", mock.Mock(side_effect=AssertionError))
+    first, second = tiny[1].read_text().splitlines()[:2]
+    (tmp_path / "data.jsonl").write_text(f"{first}\n{json.dumps(json.loads(second) | fields)}")
+    given = tiny[0], tmp_path / "data.jsonl"
+    line = refused(capsys, *flags(given, tmp_path / "out", stage, *more.split()))
+    at_fault = second if fields else first
+    assert re.search(f"example {json.loads(at_fault)['id']}: {reason}", line)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_longest_prompt_and_completion_of_the_model_are_trained(tiny, tmp_path):
+    """Its context of 4,096 tokens, to the last one; a held-out reference is not imitated."""
+    policy, row = Policy(tiny[0], CPU), json.loads(tiny[1].read_text().splitlines()[0])
+    most = 4096 - len(policy.encode(row["messages"]))
+    (tmp_path / "held_out.jsonl").write_text(json.dumps(row | {"reference": {}}))
+    held_out = (
+        "--eval-data",
+        tmp_path / "held_out.jsonl",
+        "--reward",
+        "variety",
+        "--rollouts",
+        "local",
+    )
+    more = ("--steps", "1", "--lora-rank", "4", "--full", *held_out)
+    data = tmp_path / "train.jsonl"
+    data.write_text(json.dumps(row))
+    o = options.parse(
+        flags((tiny[0], data), tmp_path / "out", "sft", *more, "--max-tokens", str(most))
+    )
+    with mock.patch.dict(REWARDS, {"variety": variety}):
+        assert len(checkpoints.read(o).examples) == 1
+        with pytest.raises(ConfigError, match="context of 4096"):
+            checkpoints.read(o.model_copy(update={"max_tokens": most + 1}))
+
+
+@pytest.mark.parametrize(("fields", "context"), [
+    ({}, 4096), ({"rope_parameters": {"factor": 4.0, "original_max_position_embeddings": 2048}}, 8192),
+    ({"rope_parameters": {"rope_type": "default"}}, 4096), ({"max_position_embeddings": None}, math.inf),
+])  # fmt: skip
+def test_the_context_of_a_model_is_that_of_its_configuration(fields, context):
+    config = SimpleNamespace(**{"max_position_embeddings": 4096, **fields})
+    config.get_text_config = lambda: config
+    assert checkpoints.context_of(config) == context
 
 
 @pytest.mark.parametrize(("name", "text"), [
@@ -341,7 +412,7 @@ def test_a_default_follows_from_another_flag(tiny, tmp_path, policy):
 
 # ---- opt-in, `make train-tiny`: a tiny random model imitates the expert, then DA-GRPO raises its reward
 
-BOTH = "--full --max-tokens 64 --save-every 1000 --batch 4 --reward rubric"
+BOTH = "--full --max-tokens 96 --save-every 1000 --batch 4 --reward rubric"
 SFT = "--steps 45 --lr 1e-2 --lr-floor 1"
 GRPO = "--steps 80 --group 8 --micro-batch 32 --lr 2e-3 --beta 0.001 --clip-high 0.28"
 
