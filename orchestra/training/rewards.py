@@ -45,14 +45,16 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestra.command.names import load, source_file
+from orchestra.command.names import load, one_line, source_file
 from orchestra.evaluation.scores import matches
 from orchestra.kernel.placing import Graph, refine
 from orchestra.kernel.prompts import say
@@ -61,6 +63,7 @@ from orchestra.kernel.vocabulary import (
     ConfigError,
     Decision,
     Delegate,
+    EndpointError,
     ModelMistake,
     State,
     SubTask,
@@ -365,7 +368,7 @@ def make(name: str, /, **settings: Any) -> Reward:
                 f"the settings {', '.join(settings)}" if settings else "no arguments"
             )
             raise ConfigError(f"{flag}: must take {wanted} ({error})") from None
-        found = found(**settings)
+        found = called(name, "cannot be made", partial(found, **settings))
     elif settings:
         names = ", ".join(settings)
         raise ConfigError(f"{flag}: is not a class, so it takes no settings ({names})")
@@ -377,6 +380,22 @@ def make(name: str, /, **settings: Any) -> Reward:
         )
     reward: Reward = found
     return reward
+
+
+def called(name: str, where: str, function: Callable[..., Any], *given: Any) -> Any:
+    """What a function of the reward `name` returns. Raises ConfigError for an error in one of the
+    user's own, with the line of code that raised it. An error in a shipped one is a bug.
+    """
+    try:
+        return function(*given)
+    except (ConfigError, EndpointError):
+        raise
+    except Exception as error:
+        if name in REWARDS:
+            raise
+        raised = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"{one_line(error)} ({raised.filename}:{raised.lineno})"
+        raise ConfigError(f"--reward {name}: {where}: {why}") from error
 
 
 def source_files(name: str) -> list[Path]:
@@ -424,10 +443,7 @@ class Scorer:
         self, examples: Sequence[Example], groups: Sequence[Sequence[Completion]]
     ) -> list[list[Scores | None]]:
         """The scores of the completions in each example's state. Raises ConfigError."""
-        try:
-            values = self._returned(examples, groups)
-        except OSError as error:  # such as of requests; else it reads like a full disk
-            raise RuntimeError(f"{self.flag}: failed") from error
+        values = self._returned(examples, groups)
         return [
             read_scores(value, self.flag, len(group))
             for value, group in zip(values, groups, strict=True)
@@ -439,8 +455,14 @@ class Scorer:
         """What the reward returned for each group. Raises ConfigError."""
         score_groups = getattr(self.reward, "score_groups", None)
         if score_groups is None:
-            return list(map(self.reward.score, examples, groups))
-        return _of_groups(score_groups(examples, groups), self.flag, len(groups))
+            score = self.reward.score
+            return [
+                called(self.name, f"example {example.id}", score, example, group)
+                for example, group in zip(examples, groups, strict=True)
+            ]
+        where = f"{len(examples)} examples, the first {examples[0].id}"
+        value = called(self.name, where, score_groups, examples, groups)
+        return _of_groups(value, self.flag, len(groups))
 
     def check(self, examples: Sequence[Example]) -> None:
         """Raises ConfigError, before a model is loaded, for an example that a shipped reward cannot

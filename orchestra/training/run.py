@@ -90,8 +90,8 @@ def read(options: TrainingOptions) -> Data:
 def _check_lengths(
     options: TrainingOptions, train: Sequence[Example], held_out: Sequence[Example]
 ) -> None:
-    """Raises ConfigError for an example that is too long, or whose reference SFT cannot imitate, and
-    for a model without a chat template.
+    """Raises ConfigError for an example that is too long, or whose reference SFT cannot imitate,
+    and for a model without a chat template.
     """
     model = f"--model {options.model}"
     folder = model_folder(options.model)

@@ -1,11 +1,13 @@
 """A reward of one's own: chosen like the shipped ones, checked, and part of what a run is."""
 
+import json
 import re
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from orchestra.training.rewards import Scores, make, read_scores
+from orchestra.training.rewards import Scorer, Scores, make, read_scores
 from tests.conftest import ROOT, ConfigError
 from tests.training.runs import QUIET, flags, metrics, refused, run
 
@@ -46,6 +48,24 @@ class Length:
         return [len(c.text) / self.per for c in completions]
 
 class Silent: pass
+
+def breaks(example, completions):  # at the second state
+    if example.id != FIRST:
+        return shares(completions)
+    return [0.0] * len(completions)
+
+def shares(completions):
+    return [1 / (len(c.text) - len(c.text)) for c in completions]
+
+class InGroups:
+    def score_groups(self, examples, groups):
+        return [[1 / 0]] * len(groups)
+    score = None
+
+class Picky:
+    def __init__(self, per="x"):
+        self.per = float(per)
+    score = None
 """
 
 
@@ -96,6 +116,48 @@ def test_what_is_no_reward_is_one_line_before_the_model_is_loaded(
     line = refused(capsys, *flags(tiny, "out", "grpo", "--reward", *name.split()))
     assert re.search(f"--reward {name.split()[0]}: .*{why}", line)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_reward_that_raises_is_one_line_with_the_example_and_the_line_of_its_code(tiny, capsys):
+    ids = [json.loads(line)["id"] for line in tiny[1].read_text().splitlines()]
+    Path("mine.py").write_text(f"{MINE}\nFIRST = {ids[0]!r}\n")
+    more = ("--reward", "mine.py:breaks", "--batch", "8")  # all of them, in one step
+    found = refused(capsys, *flags(tiny, "out", "grpo", "--lora-rank", "4", *more))
+    line = 1 + MINE.splitlines().index(
+        "    return [1 / (len(c.text) - len(c.text)) for c in completions]"
+    )
+    example, place = re.search(
+        r"--reward mine.py:breaks: example (\S+): ZeroDivisionError: .* \((.*)\)$", found
+    ).groups()
+    assert example in ids[1:] and place == f"{Path('mine.py').resolve()}:{line}"
+
+
+@pytest.mark.parametrize(("name", "why"), [
+    ("mine.py:InGroups", "1 examples, the first train-.*: ZeroDivisionError: division by zero .*mine.py:"),
+    ("mine.py:Picky", "cannot be made: ValueError: could not convert string to float: 'x' .*mine.py:"),
+])  # fmt: skip
+def test_a_reward_that_always_raises_is_one_line_before_the_model_is_loaded(
+    tiny, tmp_path, capsys, name, why
+):
+    line = refused(capsys, *flags(tiny, "out", "grpo", "--reward", name))
+    assert re.search(f"--reward {name}: {why}", line) and not (tmp_path / "out").exists()
+
+
+def test_the_error_of_a_reward_is_kept(tiny):
+    from orchestra.training.examples import read
+
+    scorer = Scorer("mine.py:InGroups", make("mine.py:InGroups"))
+    with pytest.raises(ConfigError) as raised:
+        scorer.scores(read(tiny[1])[:1], [[]])
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+def test_an_error_in_a_shipped_reward_is_a_bug_and_raises(tiny):
+    from orchestra.training.examples import read
+
+    broken = mock.Mock(spec=["score"], score=mock.Mock(side_effect=ZeroDivisionError))
+    with pytest.raises(ZeroDivisionError):
+        Scorer("rubric", broken).scores(read(tiny[1])[:1], [[]])
 
 
 def test_a_wrong_number_of_scores_ends_the_run_in_one_line(tiny, capsys):

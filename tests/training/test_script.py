@@ -4,7 +4,7 @@ import math
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -191,6 +191,9 @@ def test_the_completions_of_a_prompt_depend_on_its_seed_and_not_on_other_prompts
     assert twice[0].ids == alone.ids != twice[1].ids
 
 
+TWO = [SimpleNamespace(id="x"), SimpleNamespace(id="y")]
+
+
 def test_a_reward_that_scores_groups_gets_those_of_a_step_in_one_call():
     class Both:
         score = mock.Mock(side_effect=AssertionError)
@@ -198,9 +201,9 @@ def test_a_reward_that_scores_groups_gets_those_of_a_step_in_one_call():
 
     scorer = Scorer("mine", Both())
     groups = [[Completion("a")], [Completion("b"), Completion("c")]]
-    scores = scorer.scores(["x", "y"], groups)
+    scores = scorer.scores(TWO, groups)
     assert scores == [[Scores(0.5, {}, True)], [None, Scores(1.0, {}, True)]]
-    Both.score_groups.assert_called_once_with(["x", "y"], groups)
+    Both.score_groups.assert_called_once_with(TWO, groups)
 
 
 @pytest.mark.parametrize(("value", "found"), [
@@ -210,13 +213,13 @@ def test_a_reward_that_does_not_score_every_group_is_one_line(value, found):
     reward = mock.Mock(score_groups=mock.Mock(return_value=value))
     groups = [[Completion("a")], [Completion("b")]]
     with pytest.raises(ConfigError, match=f"--reward mine: score_groups returned {found}"):
-        Scorer("mine", reward).scores(["x", "y"], groups)
+        Scorer("mine", reward).scores(TWO, groups)
 
 
 def test_an_endpoint_that_fails_in_a_reward_of_the_users_is_not_taken_for_a_file():
     failed = mock.Mock(spec=["score"], score=mock.Mock(side_effect=requests.ConnectionError("x")))
-    with pytest.raises(RuntimeError, match="--reward mine: failed") as raised:
-        Scorer("mine", failed).scores(["x"], [[Completion("a")]])
+    with pytest.raises(ConfigError, match="--reward mine: example x: ConnectionError: x") as raised:
+        Scorer("mine", failed).scores(TWO[:1], [[Completion("a")]])
     assert isinstance(raised.value.__cause__, requests.ConnectionError)
 
 
@@ -231,7 +234,7 @@ def test_equal_rewards_teach_nothing_however_large_they_are(reward):
     """In float32 the mean of seven equal numbers is another number."""
     completions = [Group([7], [[8]] * 7, [[]] * 7, ["a"] * 7, [False] * 7)]
     same = mock.Mock(spec=["score"], score=lambda example, texts: [reward] * len(texts))
-    scored = Scorer("mine", same)(["x"], completions)
+    scored = Scorer("mine", same)(TWO[:1], completions)
     advantages, informative = train_da_grpo.group_advantages(scored.rewards)
     assert not informative.any() and not advantages.any()
 
