@@ -356,28 +356,27 @@ def make(name: str, /, **settings: Any) -> Reward:
     ConfigError for one that does not exist, or other settings than it takes.
     """
     flag = f"--reward {name}"
-    spec = REWARDS.get(name, name)
-    if isinstance(spec, str) and ":" not in spec:
-        raise ConfigError(f"{flag}: needs one of {', '.join(REWARDS)}, or FILE.py:NAME")
-    found: Any = load(spec, flag) if isinstance(spec, str) else spec
+    found = REWARDS.get(name, name)
+    if isinstance(found, str):
+        if ":" not in found:
+            known = ", ".join(REWARDS)
+            raise ConfigError(f"{flag}: needs one of {known}, or FILE.py:NAME")
+        found = load(found, flag)
+    names = ", ".join(settings)
     if inspect.isclass(found):
         try:
             inspect.signature(found).bind(**settings)
         except TypeError as error:
-            wanted = (
-                f"the settings {', '.join(settings)}" if settings else "no arguments"
-            )
+            wanted = f"the settings {names}" if settings else "no arguments"
             raise ConfigError(f"{flag}: must take {wanted} ({error})") from None
         found = called(name, "cannot be made", partial(found, **settings))
     elif settings:
-        names = ", ".join(settings)
         raise ConfigError(f"{flag}: is not a class, so it takes no settings ({names})")
     elif inspect.isroutine(found):
         found = SimpleNamespace(score=found)
     if not hasattr(found, "score"):
-        raise ConfigError(
-            f"{flag}: is not a function or a class with score; see CONTRIBUTING.md"
-        )
+        wanted = "a function or a class with score; see CONTRIBUTING.md"
+        raise ConfigError(f"{flag}: is not {wanted}")
     reward: Reward = found
     return reward
 
@@ -400,11 +399,8 @@ def called(name: str, where: str, function: Callable[..., Any], *given: Any) -> 
 
 def source_files(name: str) -> list[Path]:
     """The files that a reward follows from. A run stores their hash."""
-    here = Path(__file__).parent
-    files = [here / file for file in RULE]
-    if ":" in name:
-        files.append(source_file(name, "--reward"))
-    return files
+    files = [Path(__file__).parent / file for file in RULE]
+    return [*files, source_file(name, "--reward")] if ":" in name else files
 
 
 # ---- a step's rewards ----------------------------------------------------------------------------
@@ -433,104 +429,81 @@ class Scorer:
 
         completions = [list(map(Completion, g.texts, g.cut)) for g in groups]
         scores = self.scores(examples, completions)
-        totals = [
-            [math.nan if s is None else s.total for s in group] for group in scores
-        ]
-        rewards = torch.tensor(totals, dtype=torch.float64)  # (P, G)
-        return Scored(examples, scores, rewards)
+        totals = [[math.nan if s is None else s.total for s in row] for row in scores]
+        return Scored(examples, scores, torch.tensor(totals, dtype=torch.float64))
 
     def scores(
         self, examples: Sequence[Example], groups: Sequence[Sequence[Completion]]
     ) -> list[list[Scores | None]]:
         """The scores of the completions in each example's state. Raises ConfigError."""
-        values = self._returned(examples, groups)
-        return [
-            read_scores(value, self.flag, len(group))
-            for value, group in zip(values, groups, strict=True)
-        ]
-
-    def _returned(
-        self, examples: Sequence[Example], groups: Sequence[Sequence[Completion]]
-    ) -> Sequence[object]:
-        """What the reward returned for each group. Raises ConfigError."""
         score_groups = getattr(self.reward, "score_groups", None)
         if score_groups is None:
             score = self.reward.score
-            return [
+            values = [
                 called(self.name, f"example {example.id}", score, example, group)
                 for example, group in zip(examples, groups, strict=True)
             ]
-        where = f"{len(examples)} examples, the first {examples[0].id}"
-        value = called(self.name, where, score_groups, examples, groups)
-        return _of_groups(value, self.flag, len(groups))
+        else:
+            where = f"{len(examples)} examples, the first {examples[0].id}"
+            value = called(self.name, where, score_groups, examples, groups)
+            what = f"{self.flag}: score_groups"
+            values = listed(value, what, len(groups), "groups")
+        sizes = map(len, groups)
+        return [
+            read_scores(v, self.flag, n) for v, n in zip(values, sizes, strict=True)
+        ]
 
     def check(self, examples: Sequence[Example]) -> None:
         """Raises ConfigError, before a model is loaded, for an example that a shipped reward cannot
         score. A reward of the user's own is tried once, on the reference of the first example.
         """
         if self.name not in REWARDS:
-            first = examples[0]
-            reference = json.dumps(first.reference, ensure_ascii=False)
-            self.scores([first], [[Completion(reference)]])
+            reference = json.dumps(examples[0].reference, ensure_ascii=False)
+            self.scores(examples[:1], [[Completion(reference)]])
             return
+        other = "--reward judge scores recorded runs"
+        if self.name == "judge":
+            other = "it has no state, so it is for --stage sft"
         for example in examples:
             try:
                 self.reward.score(example, [])
             except (KeyError, TypeError, AttributeError, ValueError):
-                other = "--reward judge scores recorded runs"
-                if self.name == "judge":
-                    other = "it has no state, so it is for --stage sft"
                 why = f"{self.flag} cannot score it; {other}"
                 raise ConfigError(f"example {example.id}: {why}") from None
-
-
-def _of_groups(value: object, flag: str, count: int) -> Sequence[object]:
-    """What `score_groups` returned for `count` groups. Raises ConfigError if it is not a list with
-    an entry for each.
-    """
-    if isinstance(value, list | tuple) and len(value) == count:
-        return value
-    found = type(value).__name__
-    if isinstance(value, list | tuple):
-        found = f"{len(value)} lists"
-    wanted = "a list of scores for each, in order (CONTRIBUTING.md)"
-    problem = f"score_groups returned {found} for {count} groups"
-    raise ConfigError(f"{flag}: {problem}; it must be {wanted}")
 
 
 def read_scores(value: object, flag: str, count: int) -> list[Scores | None]:
     """R of a group of `count` completions, from what a reward returned: a wrong number must not be
     learned. Raises ConfigError.
     """
-    if not isinstance(value, list | tuple):
-        raise _misfit(flag, "score returned", value, "a list of Scores")
-    if len(value) != count:
-        found = f"{len(value)} scores for {count} completions"
-        raise ConfigError(
-            f"{flag}: score returned {found}; it must be one for each, in order"
-        )
-    return [_one_score(entry, flag) for entry in value]
+    found = listed(value, f"{flag}: score", count, "completions")
+    return [_one_score(entry, flag) for entry in found]
+
+
+def listed(value: Any, what: str, count: int, of: str) -> Sequence[Any]:
+    """A list with an entry for each of `count` groups or completions. Raises ConfigError."""
+    if isinstance(value, list | tuple):
+        if len(value) == count:
+            return value
+        value = f"{len(value)} entries"
+    wanted = f"a list with one entry for each of {count} {of}, in order"
+    raise _misfit(f"{what} returned", value, wanted)
 
 
 def _one_score(value: object, flag: str) -> Scores | None:
     if value is None:
         return None
     if isinstance(value, Real):
-        return Scores(total=_number(value, flag), parts={}, valid=True)
+        value = Scores(total=value, parts={}, valid=True)  # type: ignore[arg-type]
     if not isinstance(value, Scores):
-        raise _misfit(flag, "score returned", value, "Scores, a number or None")
-    parts = {name: _number(part, flag) for name, part in value.parts.items()}
-    return Scores(_number(value.total, flag), parts, valid=bool(value.valid))
+        raise _misfit(f"{flag}: score returned", value, "Scores, a number or None")
+    for number in (value.total, *value.parts.values()):
+        if not isinstance(number, Real) or not math.isfinite(number):
+            raise _misfit(f"{flag}: a score is", number, "a finite number")
+    parts = {name: float(part) for name, part in value.parts.items()}
+    return Scores(float(value.total), parts, bool(value.valid))
 
 
-def _number(value: object, flag: str) -> float:
-    if not isinstance(value, Real) or not math.isfinite(value):
-        raise _misfit(flag, "a score is", value, "a finite number")
-    return float(value)
-
-
-def _misfit(flag: str, what: str, value: object, wanted: str) -> ConfigError:
-    shown = " ".join(repr(value).split())[:80]
-    return ConfigError(
-        f"{flag}: {what} {shown}; it must be {wanted}; see CONTRIBUTING.md"
-    )
+def _misfit(what: str, value: object, wanted: str) -> ConfigError:
+    shown = " ".join(str(value).split())[:80]
+    return ConfigError(f"{what} {shown}; it must be {wanted}; see CONTRIBUTING.md")

@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ TIMEOUT_S = 1800.0  # of one group
 PARALLEL = 64  # requests in flight
 SAME = 1e-3  # nats a token; closer log-probabilities may be of the same weights
 FEW = 16  # tokens; fewer tell nothing about the weights
-POLL_S = 0.2  # between two looks at whether the server sleeps
 STAYS_AWAKE = (
     "the vLLM server keeps its memory during training steps; to free it, start it with "
     "VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode (GPU only)"
@@ -55,7 +54,7 @@ def served(url: str) -> str:
 
 
 class VllmRollouts:
-    """A server that gets the weights of the policy through `folder`."""
+    """A server that gets the weights of the policy through `folder`. Raises EndpointError."""
 
     def __init__(self, url: str, policy: Policy, folder: Path, max_tokens: int) -> None:
         self.url = url
@@ -67,11 +66,11 @@ class VllmRollouts:
         self.model = self.served  # or the name of its newest adapter
         unique = self.processes.gathered(uuid.uuid4().hex[:6])[0]  # the first one's
         self.prefix = f"{self.folder.parent.name}-{unique}"
-        self.can_sleep = self._can_sleep()
         # The newest weights that the server is known to have: as it was started, without an adapter
-        self.applied = [weights.to("cpu", copy=True) for weights in policy.weights()]
+        self.applied = copied(policy)
         if policy.lora:
             self.applied = [torch.zeros_like(weights) for weights in self.applied]
+        self.can_sleep = self._can_sleep()
         self.wake_up()  # a run that was killed may have left the server asleep or paused
 
     # ---- sampling --------------------------------------------------------------------------------
@@ -79,14 +78,13 @@ class VllmRollouts:
     def sample(
         self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float
     ) -> list[Group]:
-        """n completions of each prompt. Afterwards the server sleeps. Raises EndpointError."""
+        """n completions of each prompt. Afterwards the server sleeps. Raises EndpointError, also if
+        the server has other weights than it was sent.
+        """
         self.wake_up()
-
-        def sample_one(prompt: Ids, seed: int) -> Group:
-            return self._group(prompt, seed, n, temperature)
-
         with ThreadPoolExecutor(PARALLEL) as pool:
-            groups = list(pool.map(sample_one, prompts, seeds))
+            how = repeat(n), repeat(temperature)
+            groups = list(pool.map(self._group, prompts, seeds, *how))
         self.sleep()
         if (
             temperature > 0
@@ -123,17 +121,16 @@ class VllmRollouts:
         for the longest completions. Raises EndpointError if the latter are clearly closer: the
         server did not apply the newest. Weights that hardly differ tell nothing.
         """
-        sampled = zip(group.ids, group.logprobs, strict=True)
-        samples = [Sample(group.prompt, *completion) for completion in sampled]
-        samples.sort(key=lambda sample: len(sample.ids), reverse=True)
-        part = micro_batch(samples[: 4 if self.policy.packs else 1])
+        samples = map(Sample, repeat(group.prompt), group.ids, group.logprobs)
+        longest = sorted(samples, key=lambda sample: -len(sample.ids))
+        part = micro_batch(longest[: 4 if self.policy.packs else 1])
         tokens = self.processes.total(sum(map(len, part.completions)))
-        given = (part.prompt, part.completions, temperature)
         apart = []  # nats a token, from the newest weights and from `applied`
         for weights in (self.policy.weights(), self.applied):
-            ours = self.policy.logprobs_under(weights, *given)  # (N, T)
-            differences = log_ratio(ours.cpu(), part.sampler_logprobs).abs()
-            apart.append(self.processes.total(float(differences.sum())) / tokens)
+            given = part.prompt, part.completions, temperature
+            ours = self.policy.logprobs_under(weights, *given).cpu()  # (N, T)
+            total = float(log_ratio(ours, part.sampler_logprobs).abs().sum())
+            apart.append(self.processes.total(total) / tokens)
         newest, before = apart
         if tokens >= FEW and newest > SAME and before < newest / 2:
             found = (
@@ -143,7 +140,7 @@ class VllmRollouts:
             why = f"the server did not apply the newest weights ({found}); {check}"
             raise EndpointError(f"{self.url}: {why}")
         if newest < before / 2:
-            self.applied = [w.to("cpu", copy=True) for w in self.policy.weights()]
+            self.applied = copied(self.policy)
 
     # ---- new weights -----------------------------------------------------------------------------
 
@@ -156,10 +153,15 @@ class VllmRollouts:
         self.model = folder.name if self.policy.lora else self.served
         if self.processes.rank == 0:
             if self.policy.lora:
-                self._load_adapter(folder)
-                self._unload_adapter(before)
+                adapter = {"lora_name": folder.name, "lora_path": str(folder)}
+                self.post("/v1/load_lora_adapter", **adapter)
+                self._unload(before)
             else:
-                self._reload_weights(folder)
+                weights = {"weights_path": str(folder)}
+                self.post("/pause")
+                self.post("/collective_rpc", method="reload_weights", kwargs=weights)
+                self.post("/reset_prefix_cache")
+                self.post("/resume")
             for older in set(self.folder.iterdir()) - {folder}:
                 shutil.rmtree(older)
         self.processes.wait()  # none samples before the weights are loaded
@@ -168,23 +170,12 @@ class VllmRollouts:
         """Unload the adapter. With --full the server keeps the trained weights."""
         self.wake_up()
         if self.processes.rank == 0:
-            self._unload_adapter(self.model)
+            self._unload(self.model)
             shutil.rmtree(self.folder)
 
-    def _load_adapter(self, folder: Path) -> None:
-        adapter = {"lora_name": folder.name, "lora_path": str(folder)}
-        self.post("/v1/load_lora_adapter", **adapter)
-
-    def _unload_adapter(self, name: str) -> None:
+    def _unload(self, name: str) -> None:
         if name != self.served:
             self.post("/v1/unload_lora_adapter", lora_name=name)
-
-    def _reload_weights(self, folder: Path) -> None:
-        weights = {"weights_path": str(folder)}
-        self.post("/pause")
-        self.post("/collective_rpc", method="reload_weights", kwargs=weights)
-        self.post("/reset_prefix_cache")
-        self.post("/resume")
 
     # ---- memory ----------------------------------------------------------------------------------
 
@@ -193,7 +184,6 @@ class VllmRollouts:
         self.processes.wait()
         if self.can_sleep and self.processes.rank == 0:
             self.post("/sleep?level=1")  # the weights wait in the server's main memory
-            self._wait_until(asleep=True)
         self.processes.wait()
 
     def wake_up(self) -> None:
@@ -203,17 +193,7 @@ class VllmRollouts:
         self.processes.wait()
         if self.processes.rank == 0 and self._is_asleep():
             self.post("/wake_up")
-            self._wait_until(asleep=False)
         self.processes.wait()
-
-    def _wait_until(self, asleep: bool) -> None:
-        """The server may reply before it is done. Raises EndpointError if it does not get there."""
-        end_s = time.monotonic() + TIMEOUT_S
-        while self._is_asleep() != asleep:
-            if time.monotonic() > end_s:
-                state = "asleep" if asleep else "awake"
-                raise EndpointError(f"{self.url}: the server does not become {state}")
-            time.sleep(POLL_S)
 
     def _is_asleep(self) -> bool:
         """Whether requests wait for `/wake_up`. After `/pause` they do so too."""
@@ -221,9 +201,11 @@ class VllmRollouts:
 
     def _can_sleep(self) -> bool:
         """Whether sleeping frees memory. If not, a line says so once."""
-        info = self._asked("/server_info?config_format=json").get("vllm_config")
-        model = info.get("model_config") if isinstance(info, dict) else None
-        can_sleep = isinstance(model, dict) and bool(model.get("enable_sleep_mode"))
+        info = self._asked("/server_info?config_format=json")
+        try:
+            can_sleep = bool(info["vllm_config"]["model_config"]["enable_sleep_mode"])
+        except (LookupError, TypeError):
+            can_sleep = False
         if not can_sleep and self.processes.rank == 0:
             print(STAYS_AWAKE, file=sys.stderr)
         return can_sleep
@@ -231,24 +213,29 @@ class VllmRollouts:
     def _asked(self, path: str) -> dict[str, Any]:
         """The JSON object of a GET request; {} from a server that does not offer it."""
         try:
-            reply = requests.get(self.url + path, timeout=TIMEOUT_S)
-            found = reply.json() if reply.ok else {}
-        except requests.JSONDecodeError:
+            found = json.loads(self._reply("get", path).text)
+        except ValueError:
             return {}
-        except requests.RequestException as error:
-            raise EndpointError(f"{self.url}{path}: {error}") from None
         return found if isinstance(found, dict) else {}
 
     def post(self, path: str, **body: Any) -> str:
         """The server's reply to one request. Raises EndpointError, with what it replied."""
-        try:
-            reply = requests.post(self.url + path, json=body, timeout=TIMEOUT_S)
-        except requests.RequestException as error:
-            raise EndpointError(f"{self.url}{path}: {error}") from None
+        reply = self._reply("post", path, json=body)
         if not reply.ok:
             why = f"{reply.status_code} {reply.text[:300]!r}"
             raise EndpointError(f"{self.url}{path}: {why}")
         return reply.text
+
+    def _reply(self, method: str, path: str, **body: Any) -> requests.Response:
+        try:
+            return requests.request(method, self.url + path, timeout=TIMEOUT_S, **body)
+        except requests.RequestException as error:
+            raise EndpointError(f"{self.url}{path}: {error}") from None
+
+
+def copied(policy: Policy) -> list[torch.Tensor]:
+    """The trained weights, in main memory."""
+    return [weights.to("cpu", copy=True) for weights in policy.weights()]
 
 
 def completions_of(text: str, n: int) -> tuple[list[Ids], list[list[float]]]:
@@ -258,9 +245,7 @@ def completions_of(text: str, n: int) -> tuple[list[Ids], list[list[float]]]:
     choices = sorted(json.loads(text)["choices"], key=lambda choice: choice["index"])
     ids = [choice["token_ids"] for choice in choices]
     logprobs = [choice["logprobs"]["token_logprobs"] for choice in choices]
-    if len(choices) != n:
+    lengths = list(map(len, ids))
+    if len(ids) != n or 0 in lengths or lengths != list(map(len, logprobs)):
         raise ValueError
-    for tokens, of_tokens in zip(ids, logprobs, strict=True):
-        if not tokens or len(tokens) != len(of_tokens):
-            raise ValueError
     return ids, logprobs

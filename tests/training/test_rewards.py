@@ -103,9 +103,9 @@ def test_parts_and_dropped_samples_are_counted_where_they_are(tiny):
 
 
 @pytest.mark.parametrize(("name", "why"), [
-    ("mine.py:number", "score returned 0.5; it must be a list of Scores"),
-    ("mine.py:text", "score returned 'good'; it must be Scores, a number or None"),
-    ("mine.py:fields", "a score is 'good'; it must be a finite number"), ("mine.py:nan", "a score is nan; it must be a finite number"),
+    ("mine.py:number", "score returned 0.5; it must be a list with one entry for each of 1 completions"),
+    ("mine.py:text", "score returned good; it must be Scores, a number or None"),
+    ("mine.py:fields", "a score is good; it must be a finite number"), ("mine.py:nan", "a score is nan; it must be a finite number"),
     ("mine.py:Length", "must take no arguments .*'per'"), ("mine.py:Silent", "is not a function or a class with score"),
     ("mine.py:nobody", "has no 'nobody'"), ("nowhere.py:x", "cannot be loaded"),
     ("mine.py:length --reward-setting per=2", "takes no settings .per."), ("mine.py:Length --reward-setting salt=2", "must take the settings salt"),
@@ -162,7 +162,7 @@ def test_an_error_in_a_shipped_reward_is_a_bug_and_raises(tiny):
 
 def test_a_wrong_number_of_scores_ends_the_run_in_one_line(tiny, capsys):
     line = refused(capsys, *flags(tiny, "out", "grpo", "--reward", "mine.py:one"))
-    assert "--reward mine.py:one: score returned 1 scores for 4 completions" in line
+    assert "--reward mine.py:one: score returned 1 entries; it must be a list with one entry for each of 4 completions" in line
 
 
 def test_a_reward_that_drops_all_samples_of_a_step_is_named(tiny, capsys):

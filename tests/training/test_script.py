@@ -207,7 +207,7 @@ def test_a_reward_that_scores_groups_gets_those_of_a_step_in_one_call():
 
 
 @pytest.mark.parametrize(("value", "found"), [
-    ([[0.5]], "1 lists for 2 groups"), ([[0.5]] * 3, "3 lists for 2 groups"), (None, "NoneType for 2 groups"),
+    ([[0.5]], "1 entries; .* each of 2 groups"), ([[0.5]] * 3, "3 entries; .* each of 2 groups"), (None, "None; .* each of 2 groups"),
 ])  # fmt: skip
 def test_a_reward_that_does_not_score_every_group_is_one_line(value, found):
     reward = mock.Mock(score_groups=mock.Mock(return_value=value))
