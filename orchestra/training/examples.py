@@ -18,7 +18,6 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -28,14 +27,12 @@ from typing_extensions import TypedDict
 
 from orchestra.command import outside
 from orchestra.command.flags import OneLineParser
-from orchestra.command.names import LISTED, objects
 from orchestra.command.programs import run_program
-from orchestra.command.redact import Redact
 from orchestra.command.terminal import tell
 from orchestra.evaluation.questions import Question, load
 from orchestra.evaluation.scores import Right, matches
 from orchestra.kernel import folder as folders
-from orchestra.kernel.folder import Event, Manifest, Options
+from orchestra.kernel.folder import Event, Manifest
 from orchestra.kernel.method import Ask
 from orchestra.kernel.tape import TapeMiss
 from orchestra.kernel.vocabulary import ConfigError, Decision, Messages, Reply, State
@@ -46,11 +43,6 @@ from orchestra_min import Parts, replay
 
 STATE = TypeAdapter(State)
 METHODS = ("orchestra-o1", "aorchestra")
-AGAIN: dict[str, dict[str, Any]] = {  # what a run folder needs again
-    "tools": {"action": "append", "metavar": "FILE.py:FUNCTION"},
-    "mcp": {"action": "append", "metavar": "COMMAND"},
-    "agent": {"metavar": "FILE.py:NAME"},
-}
 
 
 class Message(TypedDict):
@@ -141,54 +133,44 @@ class Moment(NamedTuple):
     reply: str
 
 
-class Watch:
-    """Notes the decisions of a run that is replayed."""
-
-    def __init__(self) -> None:
-        self.newest: Moment | None = None  # attempt
-        self.usable: list[Moment] = []
-
-    def change(self, parts: Parts, manifest: Manifest) -> Parts:
-        """The parts of the run, with a method that is watched."""
-        decide = parts.method.decide
-
-        def decide_and_note(
-            state: State, ask: Ask, mistake: str, last_chance: bool
-        ) -> Decision:
-            def ask_and_note(messages: Messages, *how: Any, **named: Any) -> Reply:
-                reply = ask(messages, *how, **named)
-                self.newest = Moment(state, messages, reply.text)
-                return reply
-
-            return decide(state, ask_and_note, mistake, last_chance)
-
-        parts.method.decide = decide_and_note  # type: ignore[method-assign]
-        return parts
-
-    def hear(self, event: Event) -> None:
-        """Keep an attempt that was a decision, and drop one that was a mistake."""
-        if event["event"] == "decision":
-            if event.get("decision") and self.newest is not None:
-                self.usable.append(self.newest)
-            self.newest = None
-
-
 def moments_of(folder: Path, **given: Any) -> list[Moment]:
     """The decisions of a run folder. `given`: what a replay of the run is given again, as tools.
 
     Raises ConfigError if the run was recorded with other prompts than the program has now.
     """
-    watch = Watch()
+    attempts: list[Moment] = []  # at the decision that is being made
+    moments: list[Moment] = []
+
+    def watched(parts: Parts, manifest: Manifest) -> Parts:
+        decide = parts.method.decide
+
+        def decide_and_note(state: State, ask: Ask, *how: Any) -> Decision:
+            def ask_and_note(messages: Messages, *how: Any, **named: Any) -> Reply:
+                reply = ask(messages, *how, **named)
+                attempts.append(Moment(state, messages, reply.text))
+                return reply
+
+            return decide(state, ask_and_note, *how)
+
+        parts.method.decide = decide_and_note  # type: ignore[assignment, method-assign]
+        return parts
+
+    def hear(event: Event) -> None:
+        """Keep an attempt that was a decision, and drop one that was a mistake."""
+        if event["event"] == "decision":
+            moments.extend(attempts[-1:] if event.get("decision") else [])
+            attempts.clear()
+
     try:
-        change = change_of(folder, given={**given, "change": watch.change})
-        replay(folder, listeners=[watch.hear], change=change, **given)
+        change = change_of(folder, given={**given, "change": watched})
+        replay(folder, listeners=[hear], change=change, **given)
     except TapeMiss as miss:
         if miss.differs:
             problem = "was recorded with other prompts than this version has"
             first = str(miss).splitlines()[0]
             why = f"{problem}; record it again ({first})"
             raise ConfigError(f"{folder}: {why}") from None
-    return watch.usable
+    return moments
 
 
 def from_run(folder: Path, right: Right = "", **given: Any) -> list[Example]:
@@ -199,15 +181,11 @@ def from_run(folder: Path, right: Right = "", **given: Any) -> list[Example]:
     answer = right if isinstance(right, str) else " or ".join(right)
     answer = answer or str(end_of(folder).get("answer", ""))
     found = []
-    for moment in moments_of(folder, **given):
-        meta = {"split": "recorded", "answer": answer, "state": state_row(moment.state)}
-        example = Example(
-            id=f"{folder.resolve().name}-r{moment.state.round}",
-            messages=moment.messages,
-            reference=reference_of(moment.reply),
-            meta=meta,
-        )
-        found.append(example)
+    for state, messages, reply in moments_of(folder, **given):
+        meta = {"split": "recorded", "answer": answer, "state": state_row(state)}
+        id = f"{folder.resolve().name}-r{state.round}"
+        reference = reference_of(reply)
+        found.append(Example(id=id, messages=messages, reference=reference, meta=meta))
     return found
 
 
@@ -238,64 +216,52 @@ def succeeded(folder: Path, right: Right = "", question: str = "") -> bool:
 # ---- the command ---------------------------------------------------------------------------------
 
 
-def parser() -> OneLineParser:
-    p = OneLineParser(
-        prog="python -m orchestra.training.examples",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
-    p.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSONL")
-    p.add_argument(
-        "--answers", type=Path, metavar="FILE", help="right answers, by question"
-    )
-    p.add_argument("--all", action="store_true", help="runs that did not succeed too")
-    for name, how in AGAIN.items():
-        p.add_argument(f"--{name}", help="as the run had it", **how)
-    return p
-
-
 def examples_of(a: argparse.Namespace) -> list[Example]:
     """The examples of the runs that succeeded, or of all. Raises ConfigError if there are none."""
-    asked: dict[str, Question] = {}
-    if a.answers is not None:
-        asked = {q.question: q for q in load(a.answers)}
+    asked = {} if a.answers is None else {q.question: q for q in load(a.answers)}
     examples: list[Example] = []
     for folder in a.runs:
         outside.check_run(folder)
-        is_own = a.tools or a.mcp or a.agent  # the user's Python may raise anything
-        damage = nullcontext() if is_own else outside.damage_is_one_line(folder)
-        with damage:
-            examples += _of_run(a, folder, asked)
+        with outside.damage_is_one_line(folder):
+            examples += _of_run(folder, asked, a.all)
     if not examples:
         raise ConfigError("no run of those given succeeded; give others, or --all")
     return examples
 
 
 def _of_run(
-    a: argparse.Namespace, folder: Path, asked: Mapping[str, Question]
+    folder: Path, asked: Mapping[str, Question], takes_all: bool
 ) -> list[Example]:
     """The examples of a run; [] of one that is left out, which is said."""
     manifest = folders.read_manifest(folder)
     question = manifest.question.strip()
     right = asked[question].accepted if question in asked else ()
+    why = ""
     if manifest.options.method not in METHODS:
-        tell(f"{folder}: left out, no {' or '.join(METHODS)}")
+        why = f"no {' or '.join(METHODS)}"
+    elif not takes_all and not succeeded(folder, right, question):
+        why = "it did not succeed (--all takes it)"
+    if why:
+        tell(f"{folder}: left out, {why}")
         return []
-    if not a.all and not succeeded(folder, right, question):
-        tell(f"{folder}: left out, it did not succeed (--all takes it)")
-        return []
-    again = Options.of(**{name: getattr(a, name) for name in AGAIN if getattr(a, name)})
-    listed = manifest.more.get(LISTED)
-    with objects(again, a.out.with_suffix(".log"), Redact([]), listed) as (given, _):
-        return from_run(folder, right, **given)
+    return from_run(folder, right)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the examples of the runs given. Returns the exit code."""
+    parser = OneLineParser(
+        prog="python -m orchestra.training.examples",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    flag = parser.add_argument
+    flag("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
+    flag("--out", type=Path, required=True, metavar="FILE", help="JSONL")
+    flag("--answers", type=Path, metavar="FILE", help="right answers, by question")
+    flag("--all", action="store_true", help="runs that did not succeed too")
 
     def work() -> None:
-        a = parser().parse_args(arguments)
+        a = parser.parse_args(arguments)
         examples = examples_of(a)
         write(a.out, examples)
         print(f"{len(examples)} decisions in {a.out}")

@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import Json
 
@@ -51,41 +51,31 @@ PATIENCE_S = 300.0  # of waiting at a rate limit, in one call
 NOTES = "training/judge_notes"
 WORDS = "training/judge_scores"
 REFUSED = {400, 413, 422}  # statuses about this text, not about the endpoint
-NO_ANSWER = (
-    "timed out",
-    "the answer has no choice",
-)  # problems that are about this text, too
+# Problems that are about this text, too
+NO_ANSWER = "timed out", "the answer has no choice"
 Parts = dict[str, float]  # of Eq. 29, each in [0, 1]
-Rule = Literal[
-    "rubric", "exact"
-]  # whose words the judge is given, and whose weights count
+# Whose words the judge is given, and whose weights count
+Rule = Literal["rubric", "exact"]
 ALPHA = {"rubric": WEIGHTS, "exact": EXACT_WEIGHTS}
 
 
 # ---- the reply of the judge ----------------------------------------------------------------------
 
 
-class Line(NamedTuple):
-    """A line that the judge writes: the part of Eq. 29, and its largest score."""
-
-    part: str
-    most: int
-
-
-LINES = {
-    "FORMAT_CORRECT": Line("format", 1),
-    "ACTION_VALID": Line("action", 1),
-    "TOOL_REASONABLE": Line("tool", 3),
-    "DECISION_QUALITY": Line("decision", 3),
+LINES = {  # that the judge writes: the part of Eq. 29, and its largest score
+    "FORMAT_CORRECT": ("format", 1),
+    "ACTION_VALID": ("action", 1),
+    "TOOL_REASONABLE": ("tool", 3),
+    "DECISION_QUALITY": ("decision", 3),
 }
 
 
 def read_scores(reply: str) -> Parts:
     """The four parts. Raises ModelMistake: a line is missing, twice or odd."""
-    text = re.split(THINK_END, reply)[
-        -1
-    ]  # some chat templates print only the closing tag
-    return {line.part: _share(text, name, line.most) for name, line in LINES.items()}
+    # Some chat templates print only the closing tag
+    text = re.split(THINK_END, reply)[-1]
+    lines = LINES.items()
+    return {part: _share(text, name, most) for name, (part, most) in lines}
 
 
 def _share(text: str, name: str, most: int) -> float:
@@ -94,8 +84,7 @@ def _share(text: str, name: str, most: int) -> float:
     if not found:
         raise ModelMistake("missing", NOTES, name=name)
     score = " and ".join(sorted(found))
-    allowed = [str(number) for number in range(most + 1)]
-    if score not in allowed:
+    if score not in map(str, range(most + 1)):
         raise ModelMistake("odd", NOTES, score=repr(score)[:20], name=name, most=most)
     return int(score) / most
 
@@ -157,15 +146,13 @@ class Judge:
         self, examples: Sequence[Example], groups: Sequence[Sequence[Completion]]
     ) -> list[list[Scores | None]]:
         """As `score`, for the completions in each example's state: all calls share one pool."""
-        asked: list[list[tuple[str, Reading]]] = []  # prompt and reading of each
-        for example, completions in zip(examples, groups, strict=True):
-            of_group = []
-            read = readings(example, completions)
-            for completion, reading in zip(completions, read, strict=True):
-                rule = self.settings.rule
-                prompt = judge_prompt(example, completion.text, reading, rule)
-                of_group.append((prompt, reading))
-            asked.append(of_group)
+        rule = self.settings.rule
+        asked = [
+            [(judge_prompt(example, reading, rule), reading) for reading in read]
+            for example, read in zip(
+                examples, map(readings, examples, groups), strict=True
+            )
+        ]
         self._judge_all([prompt for of_group in asked for prompt, _ in of_group])
         return [[self._scores(*pair) for pair in of_group] for of_group in asked]
 
@@ -180,8 +167,7 @@ class Judge:
         """Have the prompts judged that are new, each once."""
         new = [text for text in dict.fromkeys(prompts) if text not in self.judged]
         with ThreadPoolExecutor(self.settings.parallel) as executor:
-            judged = executor.map(self._judge, new)
-            self.judged.update(zip(new, judged, strict=True))
+            self.judged |= dict(zip(new, executor.map(self._judge, new), strict=True))
 
     def _judge(self, prompt: str) -> Parts | None:
         """The four parts, or None if no reply has them. Raises EndpointError."""
@@ -191,12 +177,11 @@ class Judge:
             try:
                 with self.chat.tape.call("judge", name):
                     reply = self.chat(self.backend, messages, Purse()).text
+                return read_scores(reply)
             except EndpointError as error:
                 if is_about_text(error):
                     return None
                 raise
-            try:
-                return read_scores(reply)
             except ModelMistake as mistake:
                 again = say(NOTES, "again", problem=explained(mistake))
                 messages.append({"role": "assistant", "content": reply})
@@ -217,9 +202,7 @@ def is_about_text(error: EndpointError) -> bool:
     return error.status in REFUSED or any(why in str(error) for why in NO_ANSWER)
 
 
-def judge_prompt(
-    example: Example, reply: str, reading: Reading, rule: Rule = "rubric"
-) -> str:
+def judge_prompt(example: Example, reading: Reading, rule: Rule = "rubric") -> str:
     """What the judge reads. Whatever others wrote is between marks that it cannot close."""
     state = state_of(example.meta["state"])
     parsed = say(NOTES, "unusable")
@@ -230,7 +213,7 @@ def judge_prompt(
         "answer": str(example.meta.get("answer") or say(NOTES, "unknown")),
         "history": state.context or say(NOTES, "nothing"),
         "reference": json.dumps(example.reference, ensure_ascii=False),
-        "reply": reply,
+        "reply": reading.text,
         "parsed": parsed,
     }
     marked = {name: fenced(text) for name, text in texts.items()}

@@ -1,5 +1,4 @@
-"""The options of train_da_grpo.py. One definition gives the default, the check and the flag, by
-`Checked`, `add_flags` and `from_flags`, which the laboratory uses too.
+"""The options of train_da_grpo.py. One definition gives the default, the check and the flag.
 
 This module does not import torch, so `--help` and wrong flags are answered at once.
 """
@@ -9,10 +8,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +21,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from orchestra.command.flags import OneLineParser
 from orchestra.kernel.vocabulary import ConfigError
@@ -32,7 +32,6 @@ Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-M = TypeVar("M", bound="Checked")
 
 
 class Checked(BaseModel):
@@ -48,39 +47,6 @@ class Checked(BaseModel):
             problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
             where = ".".join(map(str, first["loc"]))
             raise ConfigError(f"{where}: {problem}" if where else problem) from None
-
-
-def flag_of(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def add_flags(p: argparse.ArgumentParser, model: type[Checked]) -> None:
-    """A flag for each field of a model."""
-    for name, field in model.model_fields.items():
-        is_shown = type(field.default) in (int, float, str)
-        default = f" (default: {field.default})" if is_shown else ""
-        text = f"{field.description}{default}".replace("%", "%%")
-        how: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text}
-        if isinstance(field.default, bool):
-            both = argparse.BooleanOptionalAction
-            how["action"] = both if field.default else "store_true"
-        else:
-            values = [c for c in get_args(field.annotation) if isinstance(c, str)]
-            how["metavar"] = "|".join(values) or None
-            how["required"] = field.is_required()
-            how["action"] = "append" if field.default == () else "store"
-        p.add_argument(flag_of(name), **how)
-
-
-def from_flags(model: type[M], given: Mapping[str, Any]) -> M:
-    """The model with these fields. Raises ConfigError, which names the flag."""
-    try:
-        return model(**given)
-    except ConfigError as error:
-        name, colon, problem = str(error).partition(": ")
-        if name.split(".")[0] not in model.model_fields:
-            raise
-        raise ConfigError(f"{flag_of(name.split('.')[0])}{colon}{problem}") from None
 
 
 def _base_url(url: str) -> str:
@@ -192,9 +158,11 @@ class TrainingOptions(Checked):
     def _check_together(self) -> Self:
         """Raises ValueError, which pydantic collects, for options that do not fit together."""
         processes = int(os.environ.get("WORLD_SIZE", "1"))
-        _check_model(self.model)
+        model = Path(self.model)
+        if model.is_dir() or not re.fullmatch(r"\w[\w.-]*/[\w.-]+", self.model):
+            _check_has("--model", model, "config.json")  # else OWNER/NAME of the Hub
         if self.adapter is not None:
-            _check_has(self.adapter, "adapter_config.json", flag="--adapter")
+            _check_has("--adapter", self.adapter, "adapter_config.json")
         if self.full and self.adapter is not None:
             raise ValueError("--full and --adapter: give one of them")
         if self.batch % processes != 0:
@@ -224,13 +192,7 @@ class TrainingOptions(Checked):
         return max(1, round(self.epochs * examples / self.batch))
 
 
-def _check_model(model: str) -> None:
-    """Raises ValueError for what is neither the folder of a model nor an id, OWNER/NAME."""
-    if Path(model).is_dir() or not re.fullmatch(r"\w[\w.-]*/[\w.-]+", model):
-        _check_has(Path(model), "config.json", flag="--model")
-
-
-def _check_has(folder: Path, file: str, flag: str) -> None:
+def _check_has(flag: str, folder: Path, file: str) -> None:
     """Raises ValueError for a folder without this file."""
     if not (folder / file).is_file():
         raise ValueError(f"{flag} {folder}: is not a folder with {file}")
@@ -244,10 +206,35 @@ def parse(arguments: Sequence[str] | None = None) -> TrainingOptions:
         epilog=EXIT_CODES,
         allow_abbrev=False,
     )
+    for name, field in TrainingOptions.model_fields.items():
+        parser.add_argument(_flag_of(name), dest=name, **_how(field))
     try:
-        add_flags(parser, TrainingOptions)
-        return from_flags(TrainingOptions, vars(parser.parse_args(arguments)))
+        return TrainingOptions(**vars(parser.parse_args(arguments)))
     except ConfigError as error:
+        name, colon, problem = str(error).partition(": ")
+        field_name = name.partition(".")[0]
+        if field_name in TrainingOptions.model_fields:
+            name = _flag_of(field_name)
         is_first_rank = os.environ.get("RANK", "0") == "0"
-        message = f"{parser.prog}: {error}\n" if is_first_rank else None
+        message = f"{parser.prog}: {name}{colon}{problem}\n" if is_first_rank else None
         return parser.exit(2, message)
+
+
+def _flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _how(field: FieldInfo) -> dict[str, Any]:
+    """What argparse needs for a flag."""
+    is_shown = type(field.default) in (int, float, str)
+    default = f" (default: {field.default})" if is_shown else ""
+    text = f"{field.description}{default}".replace("%", "%%")
+    how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text}
+    if isinstance(field.default, bool):
+        both = argparse.BooleanOptionalAction
+        return how | {"action": both if field.default else "store_true"}
+    values = [c for c in get_args(field.annotation) if isinstance(c, str)]
+    how["metavar"] = "|".join(values) or None
+    how["required"] = field.is_required()
+    how["action"] = "append" if field.default == () else "store"
+    return how

@@ -144,10 +144,12 @@ def weighted(
 
 @dataclass(frozen=True)
 class Reading:
-    """`format`: the text is one JSON object with an action and its params, and nothing else but
-    thinking before it and a fence around it. `decision` None: the program could not carry it out.
+    """What `text` says. `format`: it is one JSON object with an action and its params, and nothing
+    else but thinking before it and a fence around it. `decision` None: the program could not carry
+    it out.
     """
 
+    text: str
     format: bool
     decision: Decision | None
 
@@ -164,14 +166,14 @@ def read_decision(text: str, state: State, cut: bool = False) -> Reading:
     """`cut`: the text stopped at its length limit; only a complete decision in it counts. No text
     makes this raise.
     """
-    is_plain = _is_plain(text)
+    decision: Decision | None = None
     try:
         decision = parse_decision(text, state, cut)
         if isinstance(decision, Delegate):
             _check(decision, state)
     except ModelMistake:
-        return Reading(is_plain, None)
-    return Reading(is_plain, decision)
+        decision = None
+    return Reading(text, _is_plain(text), decision)
 
 
 def _check(decision: Delegate, state: State) -> None:
@@ -181,10 +183,8 @@ def _check(decision: Delegate, state: State) -> None:
     subtasks = {h.id: SubTask(h.id, h.instruction) for h in state.history}
     for id, needs in state.waiting.items():
         subtasks[id] = SubTask(id, instruction="", needs=needs)
-    ended: Any = {}  # evidence in place of results: their status is all that counts
-    for h in state.history:
-        if h.id not in state.waiting:
-            ended[h.id] = h
+    # Evidence in place of results: their status is all that counts
+    ended: Any = {h.id: h for h in state.history if h.id not in state.waiting}
     refine(Graph(subtasks, ended), decision)
 
 
@@ -200,9 +200,8 @@ def _is_plain(text: str) -> bool:
         return False
     if not isinstance(value, dict):
         return False
-    has_action = isinstance(value.get("action"), str)
-    has_params = isinstance(value.get("params"), dict)
-    return has_action and has_params
+    action, params = value.get("action"), value.get("params")
+    return isinstance(action, str) and isinstance(params, dict)
 
 
 # ---- by rule -------------------------------------------------------------------------------------
@@ -437,6 +436,7 @@ class Scorer:
     ) -> list[list[Scores | None]]:
         """The scores of the completions in each example's state. Raises ConfigError."""
         score_groups = getattr(self.reward, "score_groups", None)
+        values: Sequence[Any]
         if score_groups is None:
             score = self.reward.score
             values = [
@@ -497,7 +497,8 @@ def _one_score(value: object, flag: str) -> Scores | None:
         value = Scores(total=value, parts={}, valid=True)  # type: ignore[arg-type]
     if not isinstance(value, Scores):
         raise _misfit(f"{flag}: score returned", value, "Scores, a number or None")
-    for number in (value.total, *value.parts.values()):
+    numbers: tuple[object, ...] = (value.total, *value.parts.values())
+    for number in numbers:
         if not isinstance(number, Real) or not math.isfinite(number):
             raise _misfit(f"{flag}: a score is", number, "a finite number")
     parts = {name: float(part) for name, part in value.parts.items()}

@@ -81,10 +81,8 @@ class LocalRollouts:
         groups: list[Group] = []
         self.policy.model.eval()  # a model that computes activations again has no cache
         for first in range(0, len(prompts), size):
-            of_batch = slice(first, first + size)
-            groups += self._sample_batch(
-                prompts[of_batch], seeds[of_batch], n, temperature
-            )
+            part = slice(first, first + size)
+            groups += self._sample_batch(prompts[part], seeds[part], n, temperature)
         self.policy.model.train()
         return groups
 
@@ -97,29 +95,22 @@ class LocalRollouts:
     def _sample_batch(
         self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float
     ) -> list[Group]:
-        ids, mask = self._padded_left(prompts)  # (P, S): S is the longest prompt
+        device = self.policy.device
+        rows = [torch.tensor(prompt, device=device) for prompt in prompts]
+        ids = pad_sequence(rows, True, self.policy.pad, "left")  # (P, S), S the longest
+        mask = pad_sequence(list(map(torch.ones_like, rows)), True, 0, "left")  # (P, S)
         draw = LogitsProcessorList()
         if temperature > 0:
-            draw.append(Draw(seeds, n, temperature, self.policy.device))
+            draw.append(Draw(seeds, n, temperature, device))
         out = self._generate(ids, mask, n, draw)  # (P * n, S + T)
         completions = [
             up_to_end(row, self.policy.eos) for row in out[:, ids.shape[1] :].tolist()
         ]
-        groups = []
-        for k, prompt in enumerate(prompts):
-            of_prompt = completions[k * n : (k + 1) * n]
-            unknown: list[list[float]] = [[]] * n
-            groups.append(group_of(self.policy, prompt, of_prompt, logprobs=unknown))
-        return groups
-
-    def _padded_left(self, prompts: Sequence[Ids]) -> tuple[Tensor, Tensor]:
-        """ids (P, S) and mask (P, S). The ends of the prompts are aligned."""
-        rows = [torch.tensor(prompt, device=self.policy.device) for prompt in prompts]
-        ones = [torch.ones_like(row) for row in rows]
-        pad = self.policy.pad
-        ids = pad_sequence(rows, True, padding_value=pad, padding_side="left")
-        mask = pad_sequence(ones, True, padding_value=0, padding_side="left")
-        return ids, mask
+        unknown: list[list[float]] = [[]] * n
+        return [
+            group_of(self.policy, prompt, completions[k * n : (k + 1) * n], unknown)
+            for k, prompt in enumerate(prompts)
+        ]
 
     @torch.no_grad()
     def _generate(

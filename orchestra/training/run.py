@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -194,20 +195,17 @@ def _recorded(options: TrainingOptions) -> dict[str, Any]:
         "data": [options.data],
         "eval_data": [] if options.eval_data is None else [options.eval_data],
         "rule": rewards.source_files(options.reward),
-        "model": _files_in(model_folder(options.model)),
+        "model": sorted(model_folder(options.model).iterdir()),
     }
     if options.adapter is not None:
-        files["adapter"] = _files_in(options.adapter)
+        files["adapter"] = sorted(options.adapter.iterdir())
     return kept | {f"{name}_sha256": _hash(paths) for name, paths in files.items()}
 
 
-def _files_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_file())
-
-
 def _hash(paths: Sequence[Path]) -> str:
-    """One hash of the names and contents of files."""
-    lines = [f"{sha256_of(path)}  {path.name}\n" for path in paths]
+    """One hash of the names and contents of files, without folders."""
+    files = [path for path in paths if path.is_file()]
+    lines = [f"{sha256_of(path)}  {path.name}\n" for path in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -222,7 +220,14 @@ def save(options: TrainingOptions, policy: Policy, optimizer: Any, step: int) ->
     weights, moments = get_state_dict(policy.model, optimizer, options=STATE)
     if policy.processes.rank == 0:
         part = options.out / "checkpoint.part"
-        _write(part, {"weights": weights, "optimizer": moments, "step": step})
+        try:
+            torch.save({"weights": weights, "optimizer": moments, "step": step}, part)
+        except (
+            OSError,
+            RuntimeError,
+        ) as error:  # torch turns the first into the second
+            why = f"{part}: cannot be written ({str(error).splitlines()[0]})"
+            raise ConfigError(f"{why}; then --resume") from None
         part.replace(options.out / "checkpoint.pt")
     policy.processes.wait()
 
@@ -243,15 +248,6 @@ def _keep(options: TrainingOptions, policy: Policy, step: int) -> None:
         shutil.rmtree(kept[old])
 
 
-def _write(path: Path, state: dict[str, Any]) -> None:
-    try:
-        torch.save(state, path)
-    except (OSError, RuntimeError) as error:  # torch turns the first into the second
-        why = str(error).splitlines()[0]
-        message = f"{path}: cannot be written ({why}); then --resume"
-        raise ConfigError(message) from None
-
-
 def load(out: Path, model: Any, optimizer: Any) -> int:
     """Restore the checkpoint, if there is one. Returns the next step. Raises ConfigError if the
     checkpoint cannot be read.
@@ -260,13 +256,11 @@ def load(out: Path, model: Any, optimizer: Any) -> int:
     if not file.exists():
         return 0
     state = usable(str(file), torch.load, file, map_location="cpu", weights_only=True)
-    set_state_dict(
-        model,
-        optimizer,
-        model_state_dict=state["weights"],
-        optim_state_dict=state["optimizer"],
-        options=STATE,
-    )
+    both = {
+        "model_state_dict": state["weights"],
+        "optim_state_dict": state["optimizer"],
+    }
+    set_state_dict(model, optimizer, **both, options=STATE)
     return int(state["step"])
 
 
@@ -309,14 +303,14 @@ class Metrics:
             return
         self.metrics.append(json.dumps({"step": step, **row}))
         self.track(row, step)
-        is_shown = self.every > 0 and (step - 1) % self.every == 0
-        for completion in (c for rows in sampled for c in rows):
-            if is_shown or (completion["held_out"] and self.every > 0):
+        for completion in chain.from_iterable(sampled if self.every > 0 else []):
+            if completion["held_out"] or (step - 1) % self.every == 0:
                 line = json.dumps({"step": step, **completion}, ensure_ascii=False)
                 self.completions.append(line)
         shown = [f"{name} {row[name]:.4g}" for name in SHOWN if name in row]
-        line = f"step {step}/{self.steps}  {'  '.join(shown)}"
-        print(line, file=sys.stderr, flush=True)
+        print(
+            f"step {step}/{self.steps} ", *shown, sep="  ", file=sys.stderr, flush=True
+        )
 
 
 def tracker(options: TrainingOptions, step: int) -> Callable[[Row, int], None]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from orchestra.kernel.vocabulary import ConfigError, EndpointError
-from orchestra.training.logprobs import padded
 from orchestra.training.policy import Ids, Policy
 from orchestra.training.processes import Processes
 from orchestra.training.rollouts import Group
@@ -39,7 +39,7 @@ class MicroBatch:
     """N completions of one prompt, which go through the model together; the longest has T tokens.
 
     advantages        (N,)
-    sampler_logprobs  (N, T), NaN where they are not known: the sampler was the policy
+    sampler_logprobs  (N, T), NaN behind the end; (N, 1) of NaN if the sampler was the policy
     counts            False for a stand-in, which adds nothing to the loss
     """
 
@@ -58,10 +58,8 @@ def to_learn(
     """
     samples: list[Sample] = []
     for i, j in (informative[:, None] & ~rewards.isnan()).nonzero().tolist():
-        group = groups[i]
-        advantage = float(advantages[i, j])
-        sample = Sample(group.prompt, group.ids[j], group.logprobs[j], advantage)
-        samples.append(sample)
+        sampled = groups[i].ids[j], groups[i].logprobs[j]
+        samples.append(Sample(groups[i].prompt, *sampled, float(advantages[i, j])))
     return samples
 
 
@@ -74,31 +72,28 @@ def in_micro_batches(
     Every process gets as many, since a sharded model runs in all of them at once: stand-ins fill
     up.
     """
-    parts = [micro_batch(part) for part in _parts(samples, size if policy.packs else 1)]
-    most = max(policy.processes.gathered(len(parts)))
-    nothing = torch.zeros(1)
-    token = [policy.pad]
-    stand_in = MicroBatch(token, [token], nothing, nothing[None], counts=False)
-    return parts + [stand_in] * (most - len(parts))
-
-
-def _parts(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
+    parts: list[MicroBatch] = []
+    most = size if policy.packs else 1
     for _, group in groupby(samples, key=lambda sample: sample.prompt):
         of_prompt = list(group)
-        for first in range(0, len(of_prompt), size):
-            yield of_prompt[first : first + size]
+        for first in range(0, len(of_prompt), most):
+            parts.append(micro_batch(of_prompt[first : first + most]))
+    nothing, token = torch.zeros(1), [policy.pad]
+    stand_in = MicroBatch(token, [token], nothing, nothing[None], counts=False)
+    missing = max(policy.processes.gathered(len(parts))) - len(parts)
+    return parts + [stand_in] * missing
 
 
 def micro_batch(part: Sequence[Sample]) -> MicroBatch:
     """Completions of one prompt, padded."""
-    completions = [sample.ids for sample in part]
-    _, mask = padded(completions, pad=0)
-    sampler = torch.full(mask.shape, torch.nan, dtype=torch.float64)  # (N, T)
-    for row, sample in enumerate(part):
-        known = torch.tensor(sample.sampler_logprobs, dtype=torch.float64)
-        sampler[row, : len(known)] = known
+    ids = [sample.ids for sample in part]
+    known = [sample.sampler_logprobs or [torch.nan] for sample in part]
+    rows = [torch.tensor(row, dtype=torch.float64) for row in known]
+    sampler = pad_sequence(
+        rows, True, torch.nan
+    )  # (N, T), or (N, 1) where none is known
     advantages = torch.tensor([sample.advantage for sample in part])  # (N,)
-    return MicroBatch(part[0].prompt, completions, advantages, sampler)
+    return MicroBatch(part[0].prompt, ids, advantages, sampler)
 
 
 # ---- what is measured ----------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def scored(reward, *texts):
 
 
 def prompt(reply):
-    return judge_prompt(EXAMPLE, reply, read_decision(reply, STATE))
+    return judge_prompt(EXAMPLE, read_decision(reply, STATE))
 
 
 @pytest.mark.parametrize(("reply", "total"), [
