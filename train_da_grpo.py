@@ -61,15 +61,14 @@ from torch import Tensor
 
 from orchestra.training.logprobs import importance, log_ratio, masked_sum
 from orchestra.training.policy import Policy
-from orchestra.training.processes import Processes, join_processes
+from orchestra.training.processes import Processes
 from orchestra.training.rollouts import Group, Rollouts
 from orchestra.training.samples import (
     MicroBatch,
     Row,
-    Sample,
     check,
     completion_rows,
-    in_micro_batches,
+    for_all,
     reward_metrics,
     to_learn,
     token_means,
@@ -87,22 +86,22 @@ def train(options: TrainingOptions) -> None:
     """One run. Raises ConfigError if it cannot start, EndpointError if a server fails."""
     from orchestra.training import run, sft
 
-    processes = join_processes()
-    data = run.read(options)  # examples, and the reward of decisions in them
+    processes = Processes()  # this one, or all that torchrun started
+    examples, held_out, scorer = run.read(options)
     _lock = run.begin(options, processes)  # held until this function returns
     policy = run.make_policy(options, processes)
     rollouts = run.make_rollouts(options, policy)
-    steps = options.number_of_steps(len(data.examples))
-    trainer = Trainer(options, policy, rollouts, data.scorer, steps)
+    steps = options.number_of_steps(len(examples))
+    trainer = Trainer(options, policy, rollouts, scorer, steps)
     step = run.load(options.out, policy.model, trainer.optimizer)  # steps taken so far
     metrics = run.Metrics(options, step, steps, processes)
     rollouts.update(step)
-    if step == 0 and data.held_out:
-        metrics.add(0, trainer.evaluate(data.held_out), trainer.completions)
+    if step == 0 and held_out:
+        metrics.add(0, trainer.evaluate(held_out), trainer.completions)
     while step < steps:
         began = time.monotonic()
         trainer.completions = []
-        batch = batch_of(data.examples, options.batch, step, options.seed)
+        batch = batch_of(examples, options.batch, step, options.seed)
         if options.stage == "sft":
             row = sft.imitate(policy, batch, trainer.backward)
             row["grad_norm"] = trainer.optimizer_step(step)
@@ -110,12 +109,12 @@ def train(options: TrainingOptions) -> None:
             row = trainer.grpo_step(step, batch)
         step += 1
         is_checkpoint = step == steps or step % options.save_every == 0
-        is_evaluated = is_checkpoint and bool(data.held_out)
+        is_evaluated = is_checkpoint and bool(held_out)
         if options.stage == "grpo" or is_evaluated:
             rollouts.update(step)  # sync: the next samples come from the new weights
         row["seconds"] = round(time.monotonic() - began, 2)
         if is_evaluated:
-            row |= trainer.evaluate(data.held_out)
+            row |= trainer.evaluate(held_out)
         metrics.add(step, row, trainer.completions)
         if is_checkpoint:
             run.save(options, policy, trainer.optimizer, step)
@@ -165,27 +164,23 @@ def learning_rate(
 # ---- a step --------------------------------------------------------------------------------------
 
 
+@dataclass
 class Trainer:
     """A policy and the steps that improve it. `steps`: of the whole run, for the learning rate."""
 
-    def __init__(
-        self,
-        options: TrainingOptions,
-        policy: Policy,
-        rollouts: Rollouts,
-        scorer: Scorer,
-        steps: int,
-    ) -> None:
-        self.options = options
-        self.policy = policy
-        self.processes = policy.processes  # this one, or those of torchrun
-        self.rollouts = rollouts
-        self.scorer = scorer
-        self.steps = steps
-        self.objective = Objective.of(options)
-        self.optimizer = torch.optim.AdamW(
-            policy.parameters(), lr=options.lr, weight_decay=0.0
-        )
+    options: TrainingOptions
+    policy: Policy
+    rollouts: Rollouts
+    scorer: Scorer
+    steps: int
+
+    def __post_init__(self) -> None:
+        o = self.options
+        self.processes = self.policy.processes  # this one, or those of torchrun
+        clips = o.clip, o.clip_high or o.clip
+        self.objective = Objective(*clips, o.beta, o.aggregation, o.max_tokens)
+        weights = self.policy.parameters()
+        self.optimizer = torch.optim.AdamW(weights, lr=o.lr, weight_decay=0.0)
         self.completions: list[dict[str, Any]] = []  # of the newest step, for the log
 
     def grpo_step(self, step: int, batch: Sequence[Example]) -> Row:
@@ -200,12 +195,15 @@ class Trainer:
             scored.rewards, min_std=options.min_std, scale=scale
         )
         # Without the groups of equal rewards, and without the samples that were dropped
-        samples = to_learn(groups, advantages, informative, scored.rewards)
+        size = (
+            self.options.micro_batch or self.options.group if self.policy.packs else 1
+        )
+        parts = to_learn(groups, advantages, informative, scored.rewards, size)
         self.completions = completion_rows(groups, scored, advantages)
         row = reward_metrics(self.completions, self.processes)
         equal = self.processes.total(int((~informative).sum()))
         row["zero_variance"] = equal / len(batch)
-        row |= self.improve(step, samples)  # Eq. 31
+        row |= self.improve(step, parts)  # Eq. 31
         check(row, options)
         return row
 
@@ -219,15 +217,16 @@ class Trainer:
         groups = self.rollouts.sample(prompts, seeds, n, temperature)
         return groups, self.scorer(examples, groups)  # Eq. 29
 
-    def improve(self, step: int, samples: Sequence[Sample]) -> Row:
-        """--iterations optimizer steps on the samples. Returns the loss of the last one, the norm
-        of its gradient, and means over its tokens.
+    def improve(self, step: int, parts: Sequence[MicroBatch]) -> Row:
+        """--iterations optimizer steps on the completions. Returns the loss of the last one, the
+        norm of its gradient, and means over its tokens.
         """
-        totals = Totals.of(samples, self.processes)
+        lengths = [len(ids) for part in parts for ids in part.completions]
+        total = self.processes.total
+        totals = Totals(sequences=total(len(lengths)), tokens=total(sum(lengths)))
         if totals.tokens == 0:  # the rewards of every group were equal
             return {"loss": 0.0, "grad_norm": 0.0}
-        size = self.options.micro_batch or self.options.group
-        parts = in_micro_batches(samples, size, self.policy)
+        parts = for_all(parts, self.policy)
         before = [self.old_and_reference(part) for part in parts]
         for _ in range(self.options.iterations):
             sums = [
@@ -346,11 +345,6 @@ class Objective:
     aggregation: str = "dapo"
     max_tokens: int = 4096  # the length limit of a completion: the divisor of dr_grpo
 
-    @classmethod
-    def of(cls, o: TrainingOptions) -> Objective:
-        clip_high = o.clip_high or o.clip
-        return cls(o.clip, clip_high, o.beta, o.aggregation, o.max_tokens)
-
 
 @dataclass(frozen=True)
 class Totals:
@@ -358,11 +352,6 @@ class Totals:
 
     sequences: float
     tokens: float
-
-    @classmethod
-    def of(cls, samples: Sequence[Sample], processes: Processes) -> Totals:
-        tokens = sum(len(sample.ids) for sample in samples)
-        return cls(processes.total(len(samples)), processes.total(tokens))
 
 
 def da_grpo_loss(

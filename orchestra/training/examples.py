@@ -83,21 +83,18 @@ def read(path: Path) -> list[Example]:
         if not line.strip():
             continue
         try:
-            found.append(_example(line))
+            example = Example(**json.loads(line))
+            read_by_tokenizer = [example.messages, example.reference]
+            json.dumps(
+                read_by_tokenizer, ensure_ascii=False
+            ).encode()  # no half surrogate pair
+            found.append(example)
         except (ValueError, TypeError, RecursionError, ConfigError) as error:
             why = f"is not an example ({error})"
             raise ConfigError(f"{path}, line {number}: {why}") from None
     if not found:
         raise ConfigError(f"{path}: has no examples")
     return found
-
-
-def _example(line: str) -> Example:
-    """Raises ValueError, TypeError, RecursionError or ConfigError for a line that is not one."""
-    example = Example(**json.loads(line))
-    read_by_tokenizer = [example.messages, example.reference]
-    json.dumps(read_by_tokenizer, ensure_ascii=False).encode()  # no half surrogate pair
-    return example
 
 
 # ---- s_t as JSON and back ------------------------------------------------------------------------

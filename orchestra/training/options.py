@@ -96,7 +96,7 @@ class TrainingOptions(Checked):
     full: bool = _flag(False, "train all weights, without an adapter")
     lora_rank: Count = _flag(16, "rank of a new adapter")
     dtype: Literal["auto", "bfloat16", "float32", "float64"] = _flag(
-        "auto", "auto: the model's, or float32 on a CPU that is slow in bfloat16"
+        "auto", "auto: float32 on a CPU, else the model's"
     )
     checkpointing: bool = _flag(True, "compute activations again: slower, less memory")
     steps: Count | None = _flag(

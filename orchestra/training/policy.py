@@ -283,15 +283,11 @@ def model_folder(model: str) -> Path:
 
 
 def compute_dtype(name: str, config: Any, device: torch.device) -> torch.dtype:
-    """The dtype that a model computes in. "auto" is the model's own, or float32 on a CPU that is
-    slow in bfloat16.
-    """
-    if name != "auto":
-        dtype: torch.dtype = getattr(torch, name)
-        return dtype
-    if device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return torch.float32
-    return config.dtype or torch.bfloat16
+    """The dtype that a model computes in. "auto" is float32 on a CPU, else the model's own."""
+    automatic = config.dtype or torch.bfloat16
+    if device.type == "cpu":
+        automatic = torch.float32
+    return automatic if name == "auto" else getattr(torch, name)
 
 
 def end_tokens(tokenizer: Any, model: Any) -> Ids:
@@ -299,13 +295,12 @@ def end_tokens(tokenizer: Any, model: Any) -> Ids:
     ConfigError if there is none.
     """
     named = model.generation_config.eos_token_id
-    candidates = [tokenizer.eos_token_id]
-    candidates += named if isinstance(named, list) else [named]
-    known = [token for token in candidates if token is not None]
-    if not known:
+    known = [tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])]
+    ends = [token for token in dict.fromkeys(known) if token is not None]  # each once
+    if not ends:
         why = "it has no end token; set eos_token in its tokenizer_config.json"
         raise ConfigError(f"--model {model.name_or_path}: {why}")
-    return list(dict.fromkeys(known))  # each once
+    return ends
 
 
 def with_adapter(model: Any, rank: int, adapter: Path | None) -> Any:

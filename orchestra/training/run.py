@@ -16,7 +16,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -61,18 +60,13 @@ SHOWN = ("loss", "reward", "eval/reward", "kl", "zero_variance", "grad_norm")
 # ---- before the first step -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Data:
-    """The examples to train on, those to evaluate on, and what scores decisions in their states."""
+def read(
+    options: TrainingOptions,
+) -> tuple[list[Example], list[Example], rewards.Scorer]:
+    """The examples to train on, those to evaluate on, and what scores decisions in their states.
 
-    examples: list[Example]
-    held_out: list[Example]
-    scorer: rewards.Scorer
-
-
-def read(options: TrainingOptions) -> Data:
-    """Raises ConfigError for a file, an example, a reward, a model or a server that cannot be used.
-    No model is loaded.
+    Raises ConfigError for a file, an example, a reward, a model or a server that cannot be used. No
+    model is loaded.
     """
     train = examples.read(options.data)
     held_out = [] if options.eval_data is None else examples.read(options.eval_data)
@@ -85,7 +79,7 @@ def read(options: TrainingOptions) -> Data:
         scorer.check(sampled)
         if options.rollouts == "vllm":
             served(options.vllm_url)
-    return Data(train, held_out, scorer)
+    return train, held_out, scorer
 
 
 def _check_lengths(

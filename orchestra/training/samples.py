@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,16 +24,6 @@ Row = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A completion to learn from, with the log-probabilities of its tokens where it was sampled."""
-
-    prompt: Ids
-    ids: Ids
-    sampler_logprobs: Sequence[float] = ()
-    advantage: float = 0.0
-
-
-@dataclass(frozen=True)
 class MicroBatch:
     """N completions of one prompt, which go through the model together; the longest has T tokens.
 
@@ -51,49 +40,44 @@ class MicroBatch:
 
 
 def to_learn(
-    groups: Sequence[Group], advantages: Tensor, informative: Tensor, rewards: Tensor
-) -> list[Sample]:
-    """The completions of the informative groups (P,), with their advantages (P, G). Those whose
-    reward, of rewards (P, G), is NaN were dropped.
-    """
-    samples: list[Sample] = []
-    for i, j in (informative[:, None] & ~rewards.isnan()).nonzero().tolist():
-        sampled = groups[i].ids[j], groups[i].logprobs[j]
-        samples.append(Sample(groups[i].prompt, *sampled, float(advantages[i, j])))
-    return samples
-
-
-def in_micro_batches(
-    samples: Sequence[Sample], size: int, policy: Policy
+    groups: Sequence[Group],
+    advantages: Tensor,
+    informative: Tensor,
+    rewards: Tensor,
+    size: int,
 ) -> list[MicroBatch]:
-    """At most `size` completions of one prompt each, in the order of the samples; one, if the
-    policy cannot pack.
-
-    Every process gets as many, since a sharded model runs in all of them at once: stand-ins fill
-    up.
+    """The completions of the informative groups (P,), with their advantages (P, G), at most `size`
+    together. Those whose reward, of rewards (P, G), is NaN were dropped.
     """
     parts: list[MicroBatch] = []
-    most = size if policy.packs else 1
-    for _, group in groupby(samples, key=lambda sample: sample.prompt):
-        of_prompt = list(group)
-        for first in range(0, len(of_prompt), most):
-            parts.append(micro_batch(of_prompt[first : first + most]))
-    nothing, token = torch.zeros(1), [policy.pad]
-    stand_in = MicroBatch(token, [token], nothing, nothing[None], counts=False)
-    missing = max(policy.processes.gathered(len(parts))) - len(parts)
-    return parts + [stand_in] * missing
+    learned = informative[:, None] & ~rewards.isnan()  # (P, G)
+    for i, group in enumerate(groups):
+        chosen: list[int] = learned[i].nonzero().flatten().tolist()
+        for first in range(0, len(chosen), size):
+            some = chosen[first : first + size]
+            parts.append(micro_batch(group, some, advantages[i, some]))
+    return parts
 
 
-def micro_batch(part: Sequence[Sample]) -> MicroBatch:
-    """Completions of one prompt, padded."""
-    ids = [sample.ids for sample in part]
-    known = [sample.sampler_logprobs or [torch.nan] for sample in part]
+def micro_batch(group: Group, chosen: Sequence[int], advantages: Tensor) -> MicroBatch:
+    """The N chosen completions of a group, with advantages (N,)."""
+    known = [group.logprobs[j] or [torch.nan] for j in chosen]
     rows = [torch.tensor(row, dtype=torch.float64) for row in known]
     sampler = pad_sequence(
         rows, True, torch.nan
     )  # (N, T), or (N, 1) where none is known
-    advantages = torch.tensor([sample.advantage for sample in part])  # (N,)
-    return MicroBatch(part[0].prompt, ids, advantages, sampler)
+    ids = [group.ids[j] for j in chosen]
+    return MicroBatch(group.prompt, ids, advantages, sampler)
+
+
+def for_all(parts: Sequence[MicroBatch], policy: Policy) -> list[MicroBatch]:
+    """As many micro-batches in every process, since a sharded model runs in all of them at once:
+    stand-ins fill up.
+    """
+    token, nothing = [policy.pad], torch.zeros(1)
+    stand_in = MicroBatch(token, [token], nothing, nothing[None], counts=False)
+    most = max(policy.processes.gathered(len(parts)))
+    return [*parts, *[stand_in] * (most - len(parts))]
 
 
 # ---- what is measured ----------------------------------------------------------------------------

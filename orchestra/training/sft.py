@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from orchestra.training.examples import Example
 from orchestra.training.policy import Policy
-from orchestra.training.samples import Row, Sample, in_micro_batches
-
-MICRO_BATCH = 1  # examples have different prompts
+from orchestra.training.samples import MicroBatch, Row, for_all
 
 
 def imitate(
@@ -22,13 +21,14 @@ def imitate(
     """Add the gradient of the cross-entropy of y*_t given s_t, the mean over the tokens of the
     batch. Returns the loss, in nats, and the number of tokens.
     """
-    samples = [
-        Sample(prompt=policy.encode(example.messages), ids=policy.target(example))
-        for example in policy.processes.mine(batch)
-    ]
-    tokens = policy.processes.total(sum(len(sample.ids) for sample in samples))
+    unused = torch.zeros(1)
+    parts: list[MicroBatch] = []
+    for example in policy.processes.mine(batch):
+        prompt, target = policy.encode(example.messages), policy.target(example)
+        parts.append(MicroBatch(prompt, [target], unused, unused[None]))
+    tokens = policy.processes.total(sum(len(part.completions[0]) for part in parts))
     loss_sum = 0.0
-    for part in in_micro_batches(samples, MICRO_BATCH, policy):
+    for part in for_all(parts, policy):
         now = policy.logprobs(part.prompt, part.completions, temperature=1.0)
         counted = now.mask * part.counts  # (N, T)
         loss = -(now.logprobs * counted).sum() / tokens

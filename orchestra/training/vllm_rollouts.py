@@ -28,7 +28,7 @@ from orchestra.kernel.vocabulary import ConfigError, EndpointError
 from orchestra.training.logprobs import log_ratio
 from orchestra.training.policy import Ids, Policy
 from orchestra.training.rollouts import Group, group_of
-from orchestra.training.samples import Sample, micro_batch
+from orchestra.training.samples import micro_batch
 
 TIMEOUT_S = 1800.0  # of one group
 PARALLEL = 64  # requests in flight
@@ -121,9 +121,9 @@ class VllmRollouts:
         for the longest completions. Raises EndpointError if the latter are clearly closer: the
         server did not apply the newest. Weights that hardly differ tell nothing.
         """
-        samples = map(Sample, repeat(group.prompt), group.ids, group.logprobs)
-        longest = sorted(samples, key=lambda sample: -len(sample.ids))
-        part = micro_batch(longest[: 4 if self.policy.packs else 1])
+        longest = sorted(range(len(group.ids)), key=lambda j: -len(group.ids[j]))
+        most = 4 if self.policy.packs else 1
+        part = micro_batch(group, longest[:most], advantages=torch.zeros(1))
         tokens = self.processes.total(sum(map(len, part.completions)))
         apart = []  # nats a token, from the newest weights and from `applied`
         for weights in (self.policy.weights(), self.applied):

@@ -98,7 +98,7 @@ def prompt(state: State, style: Style = "brief") -> tuple[dict[str, str], ...]:
         return tuple(agent.prompt(state, mistake="", last_chance=False))
     nothing = say(BRIEF, "nothing")
     files = ", ".join(m.name for m in state.task.media)
-    found = "\n".join(_found_line(h) for h in state.history)
+    found = "\n".join(map(_found_line, state.history))
     user = say(
         BRIEF,
         "user",

@@ -330,7 +330,7 @@ def test_the_longest_prompt_and_completion_of_the_model_are_trained(tiny, tmp_pa
         flags((tiny[0], data), tmp_path / "out", "sft", *more, "--max-tokens", str(most))
     )
     with mock.patch.dict(REWARDS, {"variety": variety}):
-        assert len(checkpoints.read(o).examples) == 1
+        assert len(checkpoints.read(o)[0]) == 1
         with pytest.raises(ConfigError, match="context of 4096"):
             checkpoints.read(o.model_copy(update={"max_tokens": most + 1}))
 
