@@ -195,9 +195,9 @@ class Trainer:
             scored.rewards, min_std=options.min_std, scale=scale
         )
         # Without the groups of equal rewards, and without the samples that were dropped
-        size = (
-            self.options.micro_batch or self.options.group if self.policy.packs else 1
-        )
+        size = options.micro_batch or options.group
+        if not self.policy.packs:
+            size = 1
         parts = to_learn(groups, advantages, informative, scored.rewards, size)
         self.completions = completion_rows(groups, scored, advantages)
         row = reward_metrics(self.completions, self.processes)

@@ -102,21 +102,18 @@ class LocalRollouts:
         draw = LogitsProcessorList()
         if temperature > 0:
             draw.append(Draw(seeds, n, temperature, device))
-        out = self._generate(ids, mask, n, draw)  # (P * n, S + T)
-        completions = [
-            up_to_end(row, self.policy.eos) for row in out[:, ids.shape[1] :].tolist()
-        ]
-        unknown: list[list[float]] = [[]] * n
-        return [
-            group_of(self.policy, prompt, completions[k * n : (k + 1) * n], unknown)
-            for k, prompt in enumerate(prompts)
-        ]
+        drawn = self._generate(ids, mask, n, draw).view(len(prompts), n, -1).tolist()
+        groups = []
+        for prompt, of_prompt in zip(prompts, drawn, strict=True):
+            completions = [up_to_end(row, self.policy.eos) for row in of_prompt]
+            groups.append(group_of(self.policy, prompt, completions, [[]] * n))
+        return groups
 
     @torch.no_grad()
     def _generate(
         self, ids: Tensor, mask: Tensor, n: int, draw: LogitsProcessorList
     ) -> Tensor:
-        """Prompts ids (P, S), each followed by each of its n completions: (P * n, S + T)."""
+        """The n completions of each of the prompts ids (P, S): (P * n, T)."""
         model = self.policy.model
         position = (mask.cumsum(1) - 1).clamp(min=0)  # (P, S)
         cache = DynamicCache(config=model.config)
@@ -130,7 +127,7 @@ class LocalRollouts:
                     logits_to_keep=1,
                 )
                 cache.batch_repeat_interleave(n)
-            out: Tensor = model.generate(  # continues from the cache
+            out: Tensor = model.generate(  # (P * n, S + T); continues from the cache
                 ids.repeat_interleave(n, 0),
                 attention_mask=mask.repeat_interleave(n, 0),
                 past_key_values=cache,
@@ -138,7 +135,7 @@ class LocalRollouts:
                 do_sample=False,  # takes the largest logit, which `draw` has made random
                 max_new_tokens=self.max_tokens,
             )
-        return out
+        return out[:, ids.shape[1] :]
 
 
 class Draw(LogitsProcessor):

@@ -157,13 +157,13 @@ def example(world: World, split: Split, number: int, style: Style = "brief") -> 
         "answer": world.mini.answer,
         "state": state_row(state),
         "entities": list(world.mini.entities),
-        "world": world.row(),
+        "world": copy.deepcopy(world.row()),  # the world goes on
     }
     return Example(
         id=f"{split}-{number:05}-r{state.round}",
         messages=prompt(state, style),
         reference=expert(world, style),
-        meta=copy.deepcopy(meta),  # the world goes on
+        meta=meta,
     )
 
 
@@ -195,12 +195,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m orchestra.training.world",
         description="Decision examples of MiniGAIA.",
     )
-    parser.add_argument(
-        "--n", type=int, default=2000, help="decisions, in all three files"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--prompt", choices=("brief", "full"), default="brief")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    flag = parser.add_argument
+    flag("--n", type=int, default=2000, help="decisions, in all three files")
+    flag("--seed", type=int, default=0)
+    flag("--prompt", choices=("brief", "full"), default="brief")
+    flag("--out", type=Path, required=True, metavar="DIR")
 
     def work() -> None:
         flags = parser.parse_args(arguments)

@@ -162,7 +162,10 @@ def test_an_error_in_a_shipped_reward_is_a_bug_and_raises(tiny):
 
 def test_a_wrong_number_of_scores_ends_the_run_in_one_line(tiny, capsys):
     line = refused(capsys, *flags(tiny, "out", "grpo", "--reward", "mine.py:one"))
-    assert "--reward mine.py:one: score returned 1 entries; it must be a list with one entry for each of 4 completions" in line
+    assert (
+        "--reward mine.py:one: score returned 1 entries; it must be a list with one entry for each of 4 completions"
+        in line
+    )
 
 
 def test_a_reward_that_drops_all_samples_of_a_step_is_named(tiny, capsys):
