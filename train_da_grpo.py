@@ -182,6 +182,11 @@ class Trainer:
         weights = self.policy.parameters()
         self.optimizer = torch.optim.AdamW(weights, lr=o.lr, weight_decay=0.0)
         self.completions: list[dict[str, Any]] = []  # of the newest step, for the log
+        self.reference: list[
+            Tensor
+        ] = []  # pi_ref: as the run began, before a checkpoint
+        if o.stage == "grpo" and o.beta > 0:
+            self.reference = [weight.clone() for weight in self.policy.weights()]
 
     def grpo_step(self, step: int, batch: Sequence[Example]) -> Row:
         """Sample, score, compare, improve. Returns what was measured. Raises EndpointError or
@@ -250,7 +255,7 @@ class Trainer:
         if self.options.iterations > 1:
             old = self.policy.logprobs(*given).logprobs
         if self.options.beta > 0:
-            reference = self.policy.reference(*given)
+            reference = self.policy.logprobs_under(self.reference, *given)
         return old, reference
 
     def learn(

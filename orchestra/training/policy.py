@@ -1,9 +1,8 @@
 """pi_theta and pi_ref: a language model with a LoRA adapter, or with all its weights trained.
 
-pi_ref of Eq. 31 is pi_theta at the start of the run. Only a copy of the trained weights is kept,
-which is swapped in for one forward pass. An adapter is saved as it is and never merged; its base
-keeps its own dtype. With --full, weights are held in float32 and computed in `dtype`. With several
-processes (torchrun), FSDP2 shards the model.
+Of pi_ref only a copy of the trained weights is kept, which is swapped in for one forward pass. An
+adapter is saved as it is and never merged; its base keeps its own dtype. With --full, weights are
+held in float32 and computed in `dtype`. With several processes (torchrun), FSDP2 shards the model.
 
 The shapes are written in these letters: N completions of one prompt, T tokens of the longest, K
 tokens of all of them, L = K and the tokens of the prompt, V tokens of the vocabulary.
@@ -94,7 +93,6 @@ class Policy:
             model = with_adapter(model, lora_rank, adapter)
         self.model: Any = model.train()
         self._place()
-        self.reference_weights: list[Tensor] = []  # of pi_ref, where it is kept
 
     def _loaded(self, folder: Path, dtype: str) -> Any:
         """The model of a folder. Trained weights are held in float32 at least, and FSDP2 needs one
@@ -193,17 +191,6 @@ class Policy:
         """The trained weights as they are held; of several processes, this one's shards."""
         held = self.parameters()
         return [(p.to_local() if isinstance(p, DTensor) else p).detach() for p in held]
-
-    def keep_reference(self) -> None:
-        """Make pi_ref the model as it is now."""
-        self.reference_weights = [weights.clone() for weights in self.weights()]
-
-    def reference(
-        self, prompt: Ids, completions: Sequence[Ids], temperature: float
-    ) -> Tensor:
-        """log pi_ref (N, T), without gradient."""
-        given = (prompt, completions, temperature)
-        return self.logprobs_under(self.reference_weights, *given)
 
     @torch.no_grad()
     def logprobs_under(

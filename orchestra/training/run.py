@@ -121,14 +121,14 @@ def context_of(config: Any) -> float:
 
 
 def make_policy(options: TrainingOptions, processes: Processes) -> Policy:
-    """pi_theta, and pi_ref where the loss has a KL."""
+    """pi_theta on its device."""
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     torch.use_deterministic_algorithms(device.type == "cpu")
     torch.manual_seed(options.seed)  # decides the weights of a new adapter
-    policy = Policy(
+    return Policy(
         folder=model_folder(options.model),
         device=device,
         dtype=options.dtype,
@@ -137,9 +137,6 @@ def make_policy(options: TrainingOptions, processes: Processes) -> Policy:
         checkpointing=options.checkpointing,
         processes=processes,
     )
-    if options.stage == "grpo" and options.beta > 0:
-        policy.keep_reference()  # as the run began: a checkpoint is loaded later
-    return policy
 
 
 def make_rollouts(options: TrainingOptions, policy: Policy) -> Rollouts:

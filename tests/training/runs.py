@@ -1,5 +1,7 @@
 """train_da_grpo.py on the tiny model, in this process."""
 
+import multiprocessing
+import os
 from unittest import mock
 
 import pytest
@@ -55,3 +57,23 @@ def refused(capsys, *arguments, code=2):
     line = capsys.readouterr().err.strip()
     assert "\n" not in line and line.startswith("train_da_grpo.py: ")
     return line
+
+
+# ---- other processes -----------------------------------------------------------------------------
+
+
+def started(target, *given):
+    process = multiprocessing.get_context("fork").Process(target=target, args=given, daemon=True)
+    process.start()
+    return process
+
+
+def ended(process):
+    process.join(120)
+    return process.exitcode
+
+
+def be_rank(rank, port):
+    """What torchrun sets for one of two processes."""
+    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    os.environ |= {**here, "RANK": str(rank), "LOCAL_RANK": str(rank)}

@@ -2,7 +2,6 @@
 
 import json
 import math
-import multiprocessing
 import os
 import re
 import shutil
@@ -26,12 +25,15 @@ from tests.training.runs import (
     CPU,
     QUIET,
     REWARDS,
+    be_rank,
+    ended,
     flags,
     load_file,
     metrics,
     options,
     refused,
     run,
+    started,
     torch,
     variety,
 )
@@ -135,11 +137,12 @@ def test_an_end_token_in_a_reference_is_text(policy):
 def test_the_reference_is_the_policy_as_it_was(tiny, rank):
     policy = Policy(tiny[0], CPU, "float64", rank)
     expected = policy.logprobs(PROMPT, COMPLETIONS, 1.0).logprobs.detach()
-    policy.keep_reference()
+    reference = [weight.clone() for weight in policy.weights()]
     with torch.no_grad():
         [p.add_(0.1) for p in policy.parameters()]
     moved = policy.logprobs(PROMPT, COMPLETIONS, 1.0).logprobs
-    torch.testing.assert_close(policy.reference(PROMPT, COMPLETIONS, 1.0), expected)
+    kept = policy.logprobs_under(reference, PROMPT, COMPLETIONS, 1.0)
+    torch.testing.assert_close(kept, expected)
     torch.testing.assert_close(policy.logprobs(PROMPT, COMPLETIONS, 1.0).logprobs, moved)
     assert (moved - expected).abs().max() > 1e-3
 
@@ -166,17 +169,6 @@ def test_local_rollouts_draw_what_the_policy_finds_likely(tiny, tmp_path):
 
 
 # ---- other processes -----------------------------------------------------------------------------
-
-
-def started(target, *given):
-    process = multiprocessing.get_context("fork").Process(target=target, args=given, daemon=True)
-    process.start()
-    return process
-
-
-def ended(process):
-    process.join(120)
-    return process.exitcode
 
 
 @pytest.fixture(scope="module")
@@ -229,9 +221,7 @@ def trained_with(*arguments):
 
 
 def one_of_two(rank, port, *arguments):
-    """What torchrun sets."""
-    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    os.environ |= {**here, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    be_rank(rank, port)
     save = checkpoints.save
     checkpoints.save = lambda *given: given[-1] == 1 and save(*given)  # not the last one
     sys.exit(trained_with(*arguments))

@@ -7,6 +7,7 @@ Hugging Face folder) are set.
 import json
 import os
 import subprocess
+import sys
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 
@@ -19,7 +20,17 @@ from orchestra.training.policy import Policy
 from orchestra.training.rollouts import LocalRollouts
 from orchestra.training.world import examples
 from tests.scripted import Raw, free_port
-from tests.training.runs import CPU, QUIET, flags, metrics, run, torch
+from tests.training.runs import (
+    CPU,
+    QUIET,
+    be_rank,
+    ended,
+    flags,
+    metrics,
+    run,
+    started,
+    torch,
+)
 
 pytestmark = QUIET
 CARD = {"id": "m", "owned_by": "vllm", "max_model_len": 4096}
@@ -137,6 +148,11 @@ def test_a_server_that_is_odd_is_one_line(served, capsys, models, reply, code, r
 # ---- a server and the weights that it is sent ----------------------------------------------------
 
 
+def one_of_two(rank, port, *arguments):
+    be_rank(rank, port)
+    sys.exit(run(*arguments))
+
+
 class Server:
     """What vLLM answers, `late` updates behind (or without any), and with noise in its log-probabilities."""
 
@@ -217,6 +233,24 @@ def test_a_server_that_does_not_apply_the_first_adapter_is_found_in_the_first_st
 ):
     assert run(*flags(tiny, tmp_path / "sft", "sft", "--steps", "20", "--lora-rank", "4")) == 0
     assert trained("--steps", "2", "--adapter", str(tmp_path / "sft/adapter"), late=None) == (4, 0)
+
+
+@WAYS
+@pytest.mark.parametrize(("late", "code"), [(0, 0), (None, 4)])
+def test_two_ranks_agree_whether_the_weights_were_applied(
+    tiny, tmp_path, endpoint, way, late, code
+):
+    respond = Server(tiny[0], late)
+    respond.base = tiny[0]
+    server = endpoint(respond)
+    server.models = {"data": [CARD]}
+    more = ("--steps", "3", "--rollouts", "vllm", "--vllm-url", server.url, "--warmup", "0", *way)
+    arguments = flags(tiny, tmp_path / "out", "grpo", *more)
+    port = free_port()
+    assert list(map(ended, [started(one_of_two, rank, port, *arguments) for rank in (0, 1)])) == [
+        code,
+        code,
+    ]
 
 
 # ---- a real server -------------------------------------------------------------------------------
