@@ -74,85 +74,92 @@ def _default_reward(data: dict[str, Any]) -> str:
     return "judge" if any(text.startswith("model=") for text in settings) else "rubric"
 
 
-def _flag(default: Any, help: str) -> Any:
-    return Field(default, description=help)
-
-
 class TrainingOptions(Checked):
     """The defaults are the paper's, except where a GPU of 80 GB needs others (docs/training.md)."""
 
-    stage: Literal["sft", "grpo"] = Field(
-        description="sft imitates the reference decisions"
-    )
-    model: str = Field(
-        description="folder of a Hugging Face model, which is not changed, or its id on the Hub"
-    )
-    data: Path = Field(description="examples, JSONL")
-    out: Path = Field(description="folder for all that is written")
-    resume: bool = _flag(False, "go on from the last checkpoint in --out")
-    adapter: Path | None = _flag(
-        None, "start from this LoRA adapter, as SFT's OUT/adapter"
-    )
-    full: bool = _flag(False, "train all weights, without an adapter")
-    lora_rank: Count = _flag(16, "rank of a new adapter")
-    dtype: Literal["auto", "bfloat16", "float32", "float64"] = _flag(
-        "auto", "auto: float32 on a CPU, else the model's"
-    )
-    checkpointing: bool = _flag(True, "compute activations again: slower, less memory")
-    steps: Count | None = _flag(
-        None, "optimizer steps (default: --epochs over the data)"
-    )
-    epochs: Above0 = _flag(5.0, "passes over the data, without --steps")
-    batch: Count = _flag(24, "examples a step, of all processes")
-    micro_batch: Count | None = _flag(
-        None, "completions of a prompt in one forward pass (default: --group)"
-    )
-    max_prompt: Count = _flag(8192, "tokens of a prompt; the paper has 24576")
-    max_tokens: Count = _flag(4096, "tokens of a completion")
-    lr: Above0 = Field(
-        default_factory=_default_lr,
-        description="peak (5e-5; 5e-6 with --full)",
-    )
-    warmup: Share = _flag(0.05, "share of the steps")
-    lr_floor: Share = _flag(0.1, "share of --lr at the end of the cosine")
-    max_grad_norm: Above0 = _flag(1.0, "norm that gradients are clipped to")
-    reward_setting: tuple[Setting, ...] = _flag(
-        (), "NAME=VALUE for the reward; repeatable"
-    )
-    reward: str = Field(
-        default_factory=_default_reward,
-        description="judge (the paper's, and the default if --reward-setting names its model), "
-        "rubric (else the default) or exact: rules of ours, outcome, FILE.py:NAME or "
-        "package.module:NAME",
-    )
-    rollouts: Literal["vllm", "local"] = _flag("vllm", "where completions come from")
-    vllm_url: BaseUrl = _flag("http://127.0.0.1:8000", "the vLLM server")
-    sample_batch: Count = _flag(64, "completions at once of local rollouts")
-    group: Annotated[int, Field(ge=2)] = _flag(8, "completions of a prompt, G")
-    temperature: Above0 = _flag(1.0, "of the sampling")
-    iterations: Count = _flag(1, "optimizer steps on one batch of completions")
-    aggregation: Literal["dapo", "grpo", "dr_grpo"] = _flag(
-        "dapo", "how tokens are averaged"
-    )
-    beta: From0 = _flag(0.01, "weight of the KL")
-    clip: Above0 = _flag(0.2, "epsilon of Eq. 31")
-    clip_high: Above0 | None = _flag(
-        None, "upper epsilon, as 0.28 of DAPO (default: --clip)"
-    )
-    importance_cap: Above0 = _flag(2.0, "limit of pi / pi_sampler, token by token")
-    min_std: Above0 = _flag(1e-6, "groups with a smaller deviation are left out")
-    seed: Whole = _flag(0, "of the order, the adapter and the sampling")
-    save_every: Count = _flag(10, "steps between checkpoints")
-    keep: Whole = _flag(3, "adapters of the newest checkpoints that are kept")
-    eval_data: Path | None = _flag(
-        None, "held-out examples, tried before the first step and at checkpoints"
-    )
-    log_completions: Whole = _flag(
-        10, "steps between samples in completions.jsonl; 0: none"
-    )
-    log: Literal["trackio", "wandb", "tensorboard"] | None = _flag(
-        None, "also send the metrics to trackio, wandb or tensorboard"
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    stage: Literal["sft", "grpo"]
+    """sft imitates the reference decisions"""
+    model: str
+    """folder of a Hugging Face model, which is not changed, or its id on the Hub"""
+    data: Path
+    """examples, JSONL"""
+    out: Path
+    """folder for all that is written"""
+    resume: bool = False
+    """go on from the last checkpoint in --out"""
+    adapter: Path | None = None
+    """start from this LoRA adapter, as SFT's OUT/adapter"""
+    full: bool = False
+    """train all weights, without an adapter"""
+    lora_rank: Count = 16
+    """rank of a new adapter"""
+    dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
+    """auto: float32 on a CPU, else the model's"""
+    checkpointing: bool = True
+    """compute activations again: slower, less memory"""
+    steps: Count | None = None
+    """optimizer steps (default: --epochs over the data)"""
+    epochs: Above0 = 5.0
+    """passes over the data, without --steps"""
+    batch: Count = 24
+    """examples a step, of all processes"""
+    micro_batch: Count | None = None
+    """completions of a prompt in one forward pass (default: --group)"""
+    max_prompt: Count = 8192
+    """tokens of a prompt; the paper has 24576"""
+    max_tokens: Count = 4096
+    """tokens of a completion"""
+    lr: Above0 = Field(default_factory=_default_lr)
+    """peak (5e-5; 5e-6 with --full)"""
+    warmup: Share = 0.05
+    """share of the steps"""
+    lr_floor: Share = 0.1
+    """share of --lr at the end of the cosine"""
+    max_grad_norm: Above0 = 1.0
+    """norm that gradients are clipped to"""
+    reward_setting: tuple[Setting, ...] = ()
+    """NAME=VALUE for the reward; repeatable"""
+    reward: str = Field(default_factory=_default_reward)
+    """judge (the paper's, and the default if --reward-setting names its model), rubric (else
+    the default) or exact: rules of ours, outcome, FILE.py:NAME or package.module:NAME"""
+    rollouts: Literal["vllm", "local"] = "vllm"
+    """where completions come from"""
+    vllm_url: BaseUrl = "http://127.0.0.1:8000"
+    """the vLLM server"""
+    sample_batch: Count = 64
+    """completions at once of local rollouts"""
+    group: Annotated[int, Field(ge=2)] = 8
+    """completions of a prompt, G"""
+    temperature: Above0 = 1.0
+    """of the sampling"""
+    iterations: Count = 1
+    """optimizer steps on one batch of completions"""
+    aggregation: Literal["dapo", "grpo", "dr_grpo"] = "dapo"
+    """how tokens are averaged"""
+    beta: From0 = 0.01
+    """weight of the KL"""
+    clip: Above0 = 0.2
+    """epsilon of Eq. 31"""
+    clip_high: Above0 | None = None
+    """upper epsilon, as 0.28 of DAPO (default: --clip)"""
+    importance_cap: Above0 = 2.0
+    """limit of pi / pi_sampler, token by token"""
+    min_std: Above0 = 1e-6
+    """groups with a smaller deviation are left out"""
+    seed: Whole = 0
+    """of the order, the adapter and the sampling"""
+    save_every: Count = 10
+    """steps between checkpoints"""
+    keep: Whole = 3
+    """adapters of the newest checkpoints that are kept"""
+    eval_data: Path | None = None
+    """held-out examples, tried before the first step and at checkpoints"""
+    log_completions: Whole = 10
+    """steps between samples in completions.jsonl; 0: none"""
+    log: Literal["trackio", "wandb", "tensorboard"] | None = None
+    """also send the metrics to trackio, wandb or tensorboard"""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
