@@ -414,13 +414,12 @@ class Scored:
     rewards: Tensor  # (P, G): the totals of the scores
 
 
+@dataclass
 class Scorer:
     """Eq. 29 for whole steps, checked. `name` is the --reward that made `reward`."""
 
-    def __init__(self, name: str, reward: Reward) -> None:
-        self.name = name
-        self.flag = f"--reward {name}"
-        self.reward = reward
+    name: str
+    reward: Reward
 
     def __call__(self, examples: Sequence[Example], groups: Sequence[Group]) -> Scored:
         """Raises ConfigError if the reward does not return one score for each completion."""
@@ -435,6 +434,7 @@ class Scorer:
         self, examples: Sequence[Example], groups: Sequence[Sequence[Completion]]
     ) -> list[list[Scores | None]]:
         """The scores of the completions in each example's state. Raises ConfigError."""
+        flag = f"--reward {self.name}"
         score_groups = getattr(self.reward, "score_groups", None)
         values: Sequence[Any]
         if score_groups is None:
@@ -446,12 +446,9 @@ class Scorer:
         else:
             where = f"{len(examples)} examples, the first {examples[0].id}"
             value = called(self.name, where, score_groups, examples, groups)
-            what = f"{self.flag}: score_groups"
-            values = listed(value, what, len(groups), "groups")
+            values = listed(value, f"{flag}: score_groups", len(groups), "groups")
         sizes = map(len, groups)
-        return [
-            read_scores(v, self.flag, n) for v, n in zip(values, sizes, strict=True)
-        ]
+        return [read_scores(v, flag, n) for v, n in zip(values, sizes, strict=True)]
 
     def check(self, examples: Sequence[Example]) -> None:
         """Raises ConfigError, before a model is loaded, for an example that a shipped reward cannot
@@ -468,7 +465,7 @@ class Scorer:
             try:
                 self.reward.score(example, [])
             except (KeyError, TypeError, AttributeError, ValueError):
-                why = f"{self.flag} cannot score it; {other}"
+                why = f"--reward {self.name} cannot score it; {other}"
                 raise ConfigError(f"example {example.id}: {why}") from None
 
 

@@ -66,13 +66,13 @@ class Rollouts(Protocol):
         """No more calls follow."""
 
 
+@dataclass
 class LocalRollouts:
     """Samples `at_once` completions in a batch, but at least one group."""
 
-    def __init__(self, policy: Policy, max_tokens: int, at_once: int = 64) -> None:
-        self.policy = policy
-        self.max_tokens = max_tokens
-        self.at_once = at_once
+    policy: Policy
+    max_tokens: int
+    at_once: int = 64
 
     def sample(
         self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float

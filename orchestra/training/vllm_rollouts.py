@@ -17,6 +17,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -53,22 +54,25 @@ def served(url: str) -> str:
         raise ConfigError(f"--vllm-url {url}: {why}") from None
 
 
+@dataclass
 class VllmRollouts:
     """A server that gets the weights of the policy through `folder`. Raises EndpointError."""
 
-    def __init__(self, url: str, policy: Policy, folder: Path, max_tokens: int) -> None:
-        self.url = url
-        self.policy = policy
-        self.processes = policy.processes
-        self.folder = folder.resolve()
-        self.max_tokens = max_tokens
-        self.served = served(url)
+    url: str
+    policy: Policy
+    folder: Path
+    max_tokens: int
+
+    def __post_init__(self) -> None:
+        self.processes = self.policy.processes
+        self.folder = self.folder.resolve()
+        self.served = served(self.url)
         self.model = self.served  # or the name of its newest adapter
         unique = self.processes.gathered(uuid.uuid4().hex[:6])[0]  # the first one's
         self.prefix = f"{self.folder.parent.name}-{unique}"
         # The newest weights that the server is known to have: as it was started, without an adapter
-        self.applied = copied(policy)
-        if policy.lora:
+        self.applied = copied(self.policy)
+        if self.policy.lora:
             self.applied = [torch.zeros_like(weights) for weights in self.applied]
         self.can_sleep = self._can_sleep()
         self.wake_up()  # a run that was killed may have left the server asleep or paused
