@@ -34,8 +34,8 @@ $(VENV)/files: $(VENV)/dev
 demo: $(VENV)/run  ## the case study, offline: replays a recorded run
 	$(RUN) orchestra_min.py --replay fixtures/runs/equinox
 
-demo-trained: $(VENV)/run  ## a main agent that DA-GRPO trained in the laboratory, offline: replays a recorded run, without torch
-	$(RUN) orchestra_min.py --replay fixtures/runs/trained --method orchestra.training.lab.agent:Trained
+demo-trained: $(VENV)/run  ## a main agent that DA-GRPO trained, offline: replays a recorded run, without torch
+	$(RUN) orchestra_min.py --replay fixtures/runs/trained --method fixtures.trained.agent:Trained
 
 test: $(VENV)/dev  ## all tests; no network, no key, no GPU. It says what it skips and why
 	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist worksteal
@@ -57,7 +57,7 @@ lint: $(VENV)/dev
 
 lint-train: $(VENV)/train  ## types of the training code need torch
 	$(RUN) -m mypy -p orchestra.training -m train_da_grpo
-	$(RUN) -m mypy fixtures/text_lab.py
+	$(RUN) -m mypy -p fixtures.trained
 
 QUESTION ?= What time is it in UTC when it is 7:49 AM on September 23 in Prague?
 live: export ASKED = $(value QUESTION)

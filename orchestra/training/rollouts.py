@@ -18,7 +18,7 @@ from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList
 
 from orchestra.training.policy import Ids, Policy
 
-DRAWN = 1 << 18  # random numbers that a generator draws at once, if a step needs fewer
+DRAWN = 1 << 14  # random numbers that a generator draws at once, if a step needs fewer
 
 
 @dataclass(frozen=True)

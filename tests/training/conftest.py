@@ -10,11 +10,9 @@ os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}  #
 MISSING = [name for name in ("torch", "transformers", "peft") if not find_spec(name)]
 NEED_THEM = (
     "test_experiment.py",
-    "test_lab.py",
     "test_parity.py",
     "test_rewards.py",
     "test_script.py",
-    "test_text_lab.py",
     "test_train.py",
     "test_vllm.py",
 )
