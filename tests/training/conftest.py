@@ -9,7 +9,7 @@ import pytest
 os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}  # tests fork
 MISSING = [name for name in ("torch", "transformers", "peft") if not find_spec(name)]
 NEED_THEM = (
-    "test_experiment.py",
+    "test_lab_arms.py",
     "test_parity.py",
     "test_rewards.py",
     "test_script.py",
