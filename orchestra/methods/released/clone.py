@@ -54,8 +54,7 @@ class Clone:
     def call(self, name: str, given: Mapping[str, Any]) -> Any:
         """What the function FILE:NAME returns. Raises ModelMistake for an error of the clone."""
         file, _, function = name.partition(":")
-        source = source_of(file)
-        asked = {"source": source, "function": function, "given": given}
+        asked = {"source": source_of(file), "function": function, "given": given}
         row = json.loads(self.printed(json.dumps(asked)))
         if "error" in row:
             raise ModelMistake("released", error=row["error"])
@@ -85,6 +84,7 @@ class OfClone(Method):
     from, `file` one that it has. The main agent's model does no sub-task if the pool has another.
     """
 
+    needs_sandbox = True
     repository = ""
     file = ""
     options: Mapping[str, Callable[[Any], Any]] = {"clone": Path}
@@ -95,31 +95,35 @@ class OfClone(Method):
         others = [b for b in pool.backends if b.name != pool.main]
         self.pool = replace(pool, backends=tuple(others) or pool.backends)
         self.steps = options.steps
-        path = self.own.get("clone", Path())
+        path = self.own.get("clone", Path()).absolute()
         if not (path / self.file).is_file():
-            needed = f"needs a clone of {self.repository}"
             raise ConfigError(
-                f"--option clone=PATH {needed}: {path} has no {self.file}"
+                f"--option clone=PATH needs a clone of {self.repository}: {path} has no "
+                f"{self.file}; for a replay, put the clone there again"
             )
         trouble = import_module("orchestra.tools.sandbox").trouble()
         if trouble:
             raise ConfigError(
                 f"a clone needs bubblewrap, which does not work here ({trouble}): apt "
-                "install bubblewrap"
+                "install bubblewrap; --unsafe-code does not replace it here"
             )
         self.clone = Clone(path)
+
+    def accept(self, task: Task) -> None:
+        if task.media:
+            raise ConfigError(
+                f"the prompts of {self.repository} have no files; leave them out"
+            )
 
     def place(
         self,
         candidates: Sequence[SubTask],
         task: Task,
         pool: Sequence[Backend],
-        tools: placing.Capabilities,
-        k_max: int | None,
-        budget_usd: float | None,
+        *rest: Any,
+        **named: Any,
     ) -> list[placing.Placed]:
-        backends = self.pool.backends
-        return super().place(candidates, task, backends, tools, k_max, budget_usd)
+        return super().place(candidates, task, self.pool.backends, *rest, **named)
 
     def remember(
         self, history: tuple[Evidence, ...], u: SubTask, z: Result
@@ -131,11 +135,11 @@ class OfClone(Method):
         try:
             prompt(example)
         except ModelMistake as mistake:
-            why = (
-                f"{self.clone.path}: its code does not run ({mistake.values['error']})"
-            )
-            advice = "docs/released-models.md names a commit that does"
-            raise ConfigError(f"--option clone=PATH: {why}; {advice}") from None
+            raise ConfigError(
+                f"--option clone=PATH: {self.clone.path}: its code does not run "
+                f"({mistake.values['error']}); docs/released-models.md names a commit "
+                "that does"
+            ) from None
 
 
 def refused(job: Job) -> Result:

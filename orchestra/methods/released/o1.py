@@ -87,6 +87,9 @@ class Released(OfClone):
             return lost(state)
         return Delegate(self.subtasks(state, did))
 
+    def accept(self, task: Task) -> None:
+        self.row(task)
+
     def turn(self, state: State, reply: str | None = None) -> Any:
         """The prompt, and what the clone does with a reply. Raises ModelMistake."""
         row, folder, files = self.row(state.task)

@@ -26,7 +26,6 @@ from orchestra.kernel.method import Ask
 from orchestra.kernel.prompts import say, without_marks
 from orchestra.kernel.tool import CODE, SEARCH, Tool
 from orchestra.kernel.vocabulary import (
-    ConfigError,
     Decision,
     Evidence,
     Pool,
@@ -64,8 +63,6 @@ class Released(OfClone, ToolOrchestra):
         self, state: State, ask: Ask, mistake: str, last_chance: bool
     ) -> Decision:
         """The expert that the released code calls; nobody, if it calls none."""
-        if state.task.media:
-            raise ConfigError("the released prompts of ToolOrchestra have no files")
         if last_chance:
             return lost(state)
         messages, tools = self.turn(state)
@@ -78,12 +75,8 @@ class Released(OfClone, ToolOrchestra):
 
     def turn(self, state: State, calls: Any = None) -> Any:
         """The request, its tools, and what the clone does with the calls of the reply."""
-        known = [h for h in state.history if kind_of(h.id) != "answer"]
-        given = {
-            "question": state.task.question,
-            "turns": [known_turn(h) for h in known],
-            "calls": calls,
-        }
+        turns = [known_turn(h) for h in state.history if kind_of(h.id) != "answer"]
+        given = {"question": state.task.question, "turns": turns, "calls": calls}
         return self.clone.call("orchestrator:turn", given)
 
     def remember(
