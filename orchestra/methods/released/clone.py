@@ -40,6 +40,7 @@ from orchestra.kernel.vocabulary import (
 REFUSED = "refused"  # the agent of a sub-task that the released code does not start
 LOST = "lost"  # begins the id of a sub-task that stands for a round without any
 TIMEOUT_S = 60
+ERROR_CHARS = 500
 MAX_OUTPUT_BYTES = 32 << 20
 INSIDE = Path(__file__).with_name("inside")
 
@@ -57,7 +58,7 @@ class Clone:
         asked = {"source": source_of(file), "function": function, "given": given}
         row = json.loads(self.printed(json.dumps(asked)))
         if "error" in row:
-            raise ModelMistake("released", error=row["error"])
+            raise ModelMistake("released", error=row["error"][:ERROR_CHARS])
         return row["value"]
 
     def _printed(self, stdin: str) -> str:
