@@ -5,12 +5,14 @@
 
 The function runs in a process of its own (inside/process.py), in the sandbox for the code of
 models: it has no network, and the clone is read-only. What it returns depends on `given` and the
-clone alone, so a replay needs the same clone.
+clone alone, and where it is an error also on the version of pydantic. So a replay needs the same
+clone.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -22,6 +24,7 @@ from orchestra.kernel import placing
 from orchestra.kernel.folder import Options
 from orchestra.kernel.job import Job
 from orchestra.kernel.method import Method
+from orchestra.kernel.prompts import say, without_marks
 from orchestra.kernel.tool import Tool
 from orchestra.kernel.vocabulary import (
     Backend,
@@ -32,6 +35,7 @@ from orchestra.kernel.vocabulary import (
     Pool,
     Result,
     State,
+    Step,
     SubTask,
     Task,
     ToolError,
@@ -42,6 +46,7 @@ LOST = "lost"  # begins the id of a sub-task that stands for a round without any
 TIMEOUT_S = 60
 ERROR_CHARS = 500
 MAX_OUTPUT_BYTES = 32 << 20
+MARKED = re.compile(r"(?s)<data ([0-9a-f]{8,64})>\n(.*)\n</data \1>")
 INSIDE = Path(__file__).with_name("inside")
 
 
@@ -152,3 +157,12 @@ def lost(state: State) -> Delegate:
     """A round in which the released code starts nothing, and which its history does not have."""
     u = SubTask(f"{LOST}{state.round}", "the round is lost", agent=REFUSED)
     return Delegate((u,))
+
+
+def unmarked(step: Step) -> str:
+    """What a tool has shown; "" if a program has printed nothing."""
+    text = step.observation
+    if text == say("notes", "code_silent"):
+        return ""
+    marked = MARKED.fullmatch(text)
+    return marked[2] if marked else without_marks(text)

@@ -23,7 +23,6 @@ from typing import Any
 
 from orchestra.kernel.folder import Options
 from orchestra.kernel.method import Ask
-from orchestra.kernel.prompts import say, without_marks
 from orchestra.kernel.tool import CODE, SEARCH, Tool
 from orchestra.kernel.vocabulary import (
     Decision,
@@ -31,16 +30,14 @@ from orchestra.kernel.vocabulary import (
     Pool,
     Result,
     State,
-    Step,
     SubTask,
     Task,
 )
-from orchestra.methods.released.clone import REFUSED, OfClone, lost, refused
+from orchestra.methods.released.clone import REFUSED, OfClone, lost, refused, unmarked
 from orchestra.methods.replies import as_text
 from orchestra.methods.toolorchestra import ToolCall, ToolOrchestra
 from orchestra.methods.toolorchestra_context import kind_of
 
-MARKED = re.compile(r"(?s)<data ([0-9a-f]{8,64})>\n(.*)\n</data \1>")
 CALL = re.compile(
     r"(?s)<tool_call>(.*?)(?:</tool_call>|\Z)"
 )  # vLLM's parser for Hermes
@@ -89,15 +86,6 @@ class Released(OfClone, ToolOrchestra):
             if step.action == CODE:
                 shown = [step.params["code"], unmarked(step)]
         return super().remember(history, u, replace(z, summary=json.dumps(shown)))
-
-
-def unmarked(step: Step) -> str:
-    """What a tool has shown; "" if a program has printed nothing."""
-    text = step.observation
-    if text == say("notes", "code_silent"):
-        return ""
-    marked = MARKED.fullmatch(text)
-    return marked[2] if marked else without_marks(text)
 
 
 def known_turn(h: Evidence) -> Any:
