@@ -357,11 +357,11 @@ IN_EXPERTS = partial(imitate, own=False)
 BABBLES = partial(imitate, own=False, player=players.babble)
 IS_FLAWED = partial(imitate, own=False, player=players.flawed)
 PARTS = {  # the arms that part at the start
-    "sft": Arm(IN_EXPERTS, "start", STEPS, 1e-3),
-    "dagger": Arm(partial(imitate, own=True), "start", STEPS, 1e-3),
+    "sft": Arm(IN_EXPERTS, "start", STEPS, 6e-3),
+    "dagger": Arm(partial(imitate, own=True), "start", STEPS, 3e-3),
     "da": Arm(partial(pay_decisions, own=False), "start", STEPS, 1e-3, 8),
     "da_own": Arm(partial(pay_decisions, own=True), "start", STEPS, 1e-3, 8),
-    "outcome": Arm(pay_answers, "start", STEPS, 1e-3, 8),
+    "outcome": Arm(pay_answers, "start", STEPS, 3e-4, 16),
 }
 ARMS = {"start": Arm(IN_EXPERTS, "", START_STEPS, 4e-3), **PARTS}
 ALSO = {  # from the language alone, and from a flawed demonstrator; one setting
@@ -378,7 +378,7 @@ ALSO = {  # from the language alone, and from a flawed demonstrator; one setting
 
 
 def train(
-    out: Path, setting: Setting, name: str, arm: Arm, seed: int, tasks: Tasks = HELD_OUT
+    out: Path, setting: Setting, name: str, arm: Arm, seed: int, tasks: Tasks
 ) -> None:
     """Train an arm, let it play the tasks, and write its row in OUT/rows, unless that is there. Its
     weights are in OUT/models.
@@ -406,12 +406,15 @@ def train(
 
 
 def _curve(training: Training, arm: Arm) -> Iterator[dict[str, float]]:
-    """Take all steps. Yields what was used and what validation tasks are solved, at POINTS."""
+    """Take all steps. Yields what was used and what validation tasks are solved: in the first
+    setting, whose curve is drawn, at POINTS.
+    """
     learner = training.learner
+    points = POINTS if training.setting == SETTINGS[0] else 1
     seconds = 0.0  # of this process
     for step in range(arm.steps + 1):
         _end_without_parent()
-        if step % (arm.steps // POINTS) == 0:
+        if step % (arm.steps // points) == 0:
             games = played(learner, training.setting, CHECK, 0.0)
             solved = fmean(bool(game.solved) for game in games)
             yield {
@@ -458,7 +461,9 @@ SEEDS = (0, 1, 2)
 TUNING_SEED = 100
 LRS = (1e-4, 3e-4, 1e-3, 2e-3, 3e-3, 6e-3, 1e-2)
 GROUPS = (8, 16)  # of outcome, whose batch is free
-Job = tuple[Setting, tuple[str, ...], int]  # arms with a seed, one after the other
+Job = tuple[
+    Setting, tuple[str, ...], int, Tasks
+]  # arms, one after the other; their games
 
 
 def variants() -> dict[str, Arm]:
@@ -474,22 +479,22 @@ def variants() -> dict[str, Arm]:
 
 def jobs(flags: Namespace) -> list[Job]:
     if flags.tune:
-        return [(SETTINGS[0], ("start", name), TUNING_SEED) for name in variants()]
-    of_seed: list[tuple[Setting, tuple[str, ...]]] = [
-        (s, tuple(ARMS)) for s in SETTINGS
-    ]
-    if flags.quick:
-        del of_seed[1:]
-    else:
-        of_seed.append((SETTINGS[0], tuple(ALSO)))
-    return [(*of_one, seed) for seed in flags.seed or SEEDS for of_one in of_seed]
+        names = [("start", name) for name in variants()]
+        return [(SETTINGS[0], pair, TUNING_SEED, VALIDATION) for pair in names]
+    parts: list[tuple[Setting, tuple[str, ...]]] = [(SETTINGS[0], tuple(ARMS))]
+    if not flags.quick:
+        parts.append((SETTINGS[0], tuple(ALSO)))
+        parts += [(setting, tuple(ARMS)) for setting in SETTINGS[1:]]
+    seeds = flags.seed or SEEDS
+    return [(*part, seed, HELD_OUT) for part in parts for seed in seeds]
 
 
-def work(out: Path, setting: Setting, names: Sequence[str], seed: int) -> None:
+def work(
+    out: Path, setting: Setting, names: Sequence[str], seed: int, tasks: Tasks
+) -> None:
     """A job, in a process of its own."""
     torch.set_num_threads(1)
     known = {**ARMS, **ALSO, **variants()}
-    tasks = VALIDATION if seed == TUNING_SEED else HELD_OUT
     for name in names:
         train(out, setting, name, known[name], seed, tasks)
 

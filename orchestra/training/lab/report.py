@@ -32,7 +32,13 @@ from orchestra.command.programs import run_program
 from orchestra.kernel.folder import write_whole
 from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training.lab import players
-from orchestra.training.lab.language import HELD_OUT, SETTINGS, Setting
+from orchestra.training.lab.language import (
+    HELD_OUT,
+    SETTINGS,
+    VALIDATION,
+    Setting,
+    Tasks,
+)
 
 Row = dict[str, Any]
 Rows = Mapping[tuple[str, str], Mapping[int, Row]]  # setting and arm -> seed -> row
@@ -46,6 +52,13 @@ COLOURS = {
     "outcome": "#2ca02c",
 }
 
+USED = {  # of a row's curve
+    "references": "y* asked",
+    "sampled": "decisions sampled",
+    "executed": "carried out",
+    "calls": "sub-agents' calls",
+    "cpu_s": "CPU s",
+}
 GREEDY, SAMPLED = "greedy", "sampled"  # the likeliest decisions, and drawn ones
 
 
@@ -56,13 +69,15 @@ def rows_in(out: Path) -> list[Row]:
         texts += (out / "results.jsonl").read_text().splitlines()
     if not texts:
         raise ConfigError(f"{out}: has no results of a laboratory")
-    rows = map(json.loads, texts)
-    return [row for row in rows if row["tasks"] == HELD_OUT.name]
+    return list(map(json.loads, texts))
 
 
-def by_arm(rows: Iterable[Row]) -> Rows:
+def by_arm(rows: Iterable[Row], tasks: Tasks = HELD_OUT) -> Rows:
+    """The rows in which these tasks were played."""
     found: dict[tuple[str, str], dict[int, Row]] = {}
     for row in rows:
+        if row["tasks"] != tasks.name:
+            continue
         key = Setting(**row["setting"]).name, row["arm"]
         found.setdefault(key, {})[row["seed"]] = row
     return found
@@ -78,14 +93,14 @@ def percent(row: Row, kind: str = GREEDY) -> float:
 
 
 def over_seeds(values: Sequence[float]) -> str:
-    """A mean and its interval. One value has none.
+    """A mean and its interval. One value has none; of no value, "".
 
     >>> over_seeds([90.0, 92.0, 94.0]), over_seeds([90.0])
     ('92.0 (87.0 to 97.0)', '90.0')
     """
+    if len(values) < 2:
+        return f"{values[0]:.1f}" if values else ""
     mean = fmean(values)
-    if len(values) == 1:
-        return f"{mean:.1f}"
     half = T[len(values) - 2] * stdev(values) / math.sqrt(len(values))
     return f"{mean:.1f} ({mean - half:.1f} to {mean + half:.1f})"
 
@@ -126,65 +141,60 @@ def played(player: players.Player, setting: Setting) -> float:
 
 
 def tables(rows: Rows) -> str:
+    """The first setting, its comparisons, and all settings with both kinds of decisions."""
     first = SETTINGS[0].name
-    settings = [s for s in SETTINGS if any(name == s.name for name, _ in rows)]
-    lines = [f"Setting: {first}.", ""]
-    lines += _table(
-        ("arm", "solved, %", "sampled, %", "steps", "y* asked", "decisions sampled",
-         "carried out", "sub-agents' calls", "CPU s"),
-        [_arm(name, of_arm) for (setting, name), of_arm in rows.items() if setting == first],
-    )  # fmt: skip
-    lines += _table(
-        ("points", "seeds", "by seeds", "by tasks"),
-        [
-            (
-                f"{a} - {b}",
-                str(len(values)),
-                over_seeds(values),
-                over_tasks(rows, first, (a, b)),
-            )
-            for a, b in PAIRS
-            if (values := gaps(rows, first, (a, b)))
-        ],
-    )
-    names = [setting.name for setting in settings]
+    head = "arm", "solved, %", "sampled, %", "steps", *USED.values()
+    arms = [_arm(name, of_arm) for (s, name), of_arm in rows.items() if s == first]
+    lines = [f"Setting: {first}.", "", *_table(head, arms)]
+    pairs = []
+    for a, b in PAIRS:
+        if values := gaps(rows, first, (a, b)):
+            of_tasks = over_tasks(rows, first, (a, b))
+            pairs.append((f"{a} - {b}", f"{len(values)}", over_seeds(values), of_tasks))
+    lines += _table(("points", "seeds", "by seeds", "by tasks"), pairs)
     for kind in (GREEDY, SAMPLED):
-        cells = []
-        for arm in ("start", *COLOURS):
-            of_arm = [rows.get((name, arm), {}).values() for name in names]
-            cells.append(
-                (
-                    arm,
-                    *(
-                        over_seeds([percent(r, kind) for r in x]) if x else ""
-                        for x in of_arm
-                    ),
-                )
-            )
-        if kind == GREEDY:
-            for player in players.PLAYERS:
-                cells.append(
-                    (player.__name__, *(f"{played(player, s):.1f}" for s in settings))
-                )
-        for pair in PAIRS:
-            of_pair = [gaps(rows, name, pair, kind) for name in names]
-            cells.append(
-                (" - ".join(pair), *(over_seeds(x) if x else "" for x in of_pair))
-            )
-        lines += _table((kind, *names), cells)
+        lines += _table((kind, *(s.name for s in SETTINGS)), _by_setting(rows, kind))
     return "\n".join(lines)
+
+
+def _by_setting(rows: Rows, kind: str) -> Iterator[tuple[str, ...]]:
+    """A line for each arm, player and comparison, with a cell for each setting."""
+    for arm in ("start", *COLOURS):
+        of_arm = [rows.get((s.name, arm), {}).values() for s in SETTINGS]
+        yield arm, *(over_seeds([percent(r, kind) for r in x]) for x in of_arm)
+    for pair in PAIRS:
+        yield (
+            " - ".join(pair),
+            *(over_seeds(gaps(rows, s.name, pair, kind)) for s in SETTINGS),
+        )
+    if kind == GREEDY:
+        for player in players.PLAYERS:
+            yield player.__name__, *(f"{played(player, s):.1f}" for s in SETTINGS)
 
 
 def _arm(name: str, of_arm: Mapping[int, Row]) -> tuple[str, ...]:
     rows = list(of_arm.values())
     used = [row["curve"][-1] for row in rows]
-    columns = ("references", "sampled", "executed", "calls", "cpu_s")
     return (
         name,
         over_seeds(list(map(percent, rows))),
         over_seeds([percent(row, SAMPLED) for row in rows]),
         str(rows[0]["steps"]),
-        *(f"{fmean(row[column] for row in used):,.0f}" for column in columns),
+        *(f"{fmean(row[column] for row in used):,.0f}" for column in USED),
+    )
+
+
+def tuning(rows: Rows) -> str:
+    """What --tune tried, with its one seed."""
+    of_arms = [
+        (name, row) for (_, name), of_arm in rows.items() for row in of_arm.values()
+    ]
+    cells = [
+        (name, f"{percent(row):.1f}", f"{percent(row, SAMPLED):.1f}")
+        for name, row in of_arms
+    ]
+    return (
+        "\n".join(_table(("tuning", "solved, %", "sampled, %"), cells)) if cells else ""
     )
 
 
@@ -283,10 +293,10 @@ def _panel(title: str, curves: Mapping[str, Points]) -> Iterator[str]:
 
 def report(out: Path) -> str:
     """Write tables.md and curves.svg. Returns the tables. Raises ConfigError."""
-    rows = by_arm(rows_in(out))
-    text = tables(rows)
+    rows = rows_in(out)
+    text = tables(by_arm(rows)) + tuning(by_arm(rows, VALIDATION))
     write_whole(out / "tables.md", text)
-    write_whole(out / "curves.svg", svg(rows))
+    write_whole(out / "curves.svg", svg(by_arm(rows)))
     return text
 
 
