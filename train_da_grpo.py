@@ -59,6 +59,7 @@ if __name__ == "__main__":
 import torch
 from torch import Tensor
 
+from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training.logprobs import importance, log_ratio, masked_sum
 from orchestra.training.policy import Policy
 from orchestra.training.processes import Processes
@@ -66,7 +67,6 @@ from orchestra.training.rollouts import Group, Rollouts
 from orchestra.training.samples import (
     MicroBatch,
     Row,
-    check,
     completion_rows,
     for_all,
     reward_metrics,
@@ -189,8 +189,8 @@ class Trainer:
             self.reference = [weight.clone() for weight in self.policy.weights()]
 
     def grpo_step(self, step: int, batch: Sequence[Example]) -> Row:
-        """Sample, score, compare, improve. Returns what was measured. Raises EndpointError or
-        ConfigError if no sample was scored, or the server has other weights than the policy.
+        """Sample, score, compare, improve. Returns what was measured. Raises ConfigError if no
+        sample was scored, and EndpointError if a server fails or has other weights.
         """
         options = self.options
         seeds = [seed_of(options.seed, step, k) for k in range(len(batch))]
@@ -199,18 +199,20 @@ class Trainer:
         advantages, informative = group_advantages(  # Eq. 30: (P, G), (P,)
             scored.rewards, min_std=options.min_std, scale=scale
         )
+        self.completions = completion_rows(groups, scored, advantages)
+        row = reward_metrics(self.completions, self.processes)
+        if row["dropped"] == 1:
+            why = "every completion of a step was dropped; it must score some"
+            raise ConfigError(f"--reward {options.reward}: {why}")
+        equal = self.processes.total(int((~informative).sum()))
+        row["zero_variance"] = equal / len(batch)
         # Without the groups of equal rewards, and without the samples that were dropped
+        learned = informative[:, None] & ~scored.rewards.isnan()  # (P, G)
         size = options.micro_batch or options.group
         if not self.policy.packs:
             size = 1
-        parts = to_learn(groups, advantages, informative, scored.rewards, size)
-        self.completions = completion_rows(groups, scored, advantages)
-        row = reward_metrics(self.completions, self.processes)
-        equal = self.processes.total(int((~informative).sum()))
-        row["zero_variance"] = equal / len(batch)
-        row |= self.improve(step, parts)  # Eq. 31
-        check(row, options)
-        return row
+        parts = to_learn(groups, advantages, learned, size)
+        return row | self.improve(step, parts)  # Eq. 31
 
     def sample(
         self, batch: Sequence[Example], seeds: Sequence[int], n: int, temperature: float
@@ -287,7 +289,6 @@ class Trainer:
         sums["loss"] = loss.item()
         sums["entropy"] = masked_sum(now.entropy, mask)
         sums["mismatch"] = masked_sum((old - sampler).abs().nan_to_num(0.0), mask)
-        sums["capped"] = masked_sum(weights >= self.options.importance_cap, mask)
         return sums
 
     def backward(self, loss: Tensor) -> None:

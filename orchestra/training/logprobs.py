@@ -18,11 +18,11 @@ So each completion gets the same probabilities as behind a copy of the prompt of
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 MAX_LOG_RATIO = 20.0  # larger ratios are clamped, so that no input gives NaN
 PART = 512  # tokens whose logits are in float32 at a time
@@ -30,17 +30,15 @@ PROMPT = -1  # stands for the owner of the prompt's tokens, which all completion
 
 
 def padded(completions: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """ids (N, T) and mask (N, T) of N completions; T is at least 1.
+    """ids (N, T) and mask (N, T) of N completions, each of at least one token.
 
     The mask follows the lengths. So a sampled end token counts, even if the same token pads.
     """
-    lengths = torch.tensor([len(c) for c in completions], dtype=torch.long)  # (N,)
-    longest = max([1, *lengths.tolist()])
-    mask = torch.arange(longest)[None] < lengths[:, None]  # (N, T)
-    all_ids = list(chain.from_iterable(completions))
-    ids = torch.full(mask.shape, pad)  # (N, T)
-    ids[mask] = torch.tensor(all_ids, dtype=torch.long)
-    return ids, mask.float()
+    rows = [torch.tensor(completion) for completion in completions]
+    ids = pad_sequence(rows, True, pad)  # (N, T)
+    ones = [torch.ones(len(completion)) for completion in completions]
+    mask = pad_sequence(ones, True)  # (N, T)
+    return ids, mask
 
 
 def token_logprobs(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor:
@@ -59,7 +57,9 @@ class _TokenLogprobs(torch.autograd.Function):
         for rows in _parts(len(ids)):
             scaled = _exact(logits[rows]) / temperature  # (PART, V)
             normalizer = scaled.logsumexp(-1)  # (PART,)
-            chosen = scaled.gather(1, ids[rows, None]).squeeze(1)
+            columns = ids[rows, None]  # (PART, 1)
+            chosen = scaled.gather(1, columns)
+            chosen = chosen.squeeze(1)  # (PART,)
             logprobs.append(chosen - normalizer)
             normalizers.append(normalizer)
         ctx.save_for_backward(logits, ids, torch.cat(normalizers))
@@ -73,10 +73,14 @@ class _TokenLogprobs(torch.autograd.Function):
         weights = gradients[0] / ctx.temperature  # (K,)
         of_logits = torch.empty_like(logits)  # (K, V)
         for rows in _parts(len(ids)):
-            part = _exact(logits[rows]) / ctx.temperature  # (PART, V)
-            part.sub_(normalizers[rows, None]).exp_()  # pi
-            part.mul_(-weights[rows, None])
-            part.scatter_add_(1, ids[rows, None], weights[rows, None])
+            columns = ids[rows, None]  # (PART, 1)
+            weight = weights[rows, None]  # (PART, 1)
+            part = _exact(logits[rows])  # (PART, V)
+            part = part / ctx.temperature
+            part.sub_(normalizers[rows, None])
+            part.exp_()  # pi
+            part.mul_(-weight)
+            part.scatter_add_(1, columns, weight)
             of_logits[rows] = part
         return of_logits, None, None
 

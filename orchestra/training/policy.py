@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 Messages = Sequence[Mapping[str, Any]]
 Ids = list[int]
-# What is taken of a model on the Hub: configuration, tokenizer, template and weights.
-FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"]
 
 
 @dataclass(frozen=True)
@@ -255,18 +253,6 @@ def usable(what: str, call: Callable[..., Any], *given: Any, **more: Any) -> Any
         first_line = str(error).strip().split("\n")[0]
         why = first_line or type(error).__name__
         raise ConfigError(f"{what}: cannot be used ({why})") from None
-
-
-def model_folder(model: str) -> Path:
-    """The folder of a --model. One of the Hub is downloaded, or found in Hugging Face's cache.
-    Raises ConfigError.
-    """
-    if Path(model).is_dir():
-        return Path(model)
-    from huggingface_hub import snapshot_download
-
-    what = f"--model {model}: is not a folder, and as a model of the Hub"
-    return Path(usable(what, snapshot_download, model, allow_patterns=FILES))
 
 
 def compute_dtype(name: str, config: Any, device: torch.device) -> torch.dtype:

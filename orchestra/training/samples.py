@@ -10,16 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from orchestra.kernel.vocabulary import ConfigError, EndpointError
 from orchestra.training.policy import Ids, Policy
 from orchestra.training.processes import Processes
 from orchestra.training.rollouts import Group
 
 if TYPE_CHECKING:
-    from orchestra.training.options import TrainingOptions
     from orchestra.training.rewards import Scored
 
-MAX_MISMATCH = 1.0  # nats a token; a server of the same weights has less than 0.1
 Row = dict[str, float]
 
 
@@ -40,17 +37,12 @@ class MicroBatch:
 
 
 def to_learn(
-    groups: Sequence[Group],
-    advantages: Tensor,
-    informative: Tensor,
-    rewards: Tensor,
-    size: int,
+    groups: Sequence[Group], advantages: Tensor, learned: Tensor, size: int
 ) -> list[MicroBatch]:
-    """The completions of the informative groups (P,), with their advantages (P, G), at most `size`
-    together. Those whose reward, of rewards (P, G), is NaN were dropped.
+    """The completions that are learned (P, G), with their advantages (P, G), at most `size`
+    together.
     """
     parts: list[MicroBatch] = []
-    learned = informative[:, None] & ~rewards.isnan()  # (P, G)
     for i, group in enumerate(groups):
         chosen: list[int] = learned[i].nonzero().flatten().tolist()
         for first in range(0, len(chosen), size):
@@ -135,20 +127,3 @@ def token_means(sums: Sequence[Row], tokens: float, processes: Processes) -> Row
         total = processes.total(sum(part[name] for part in sums))
         row[name] = total if name == "loss" else total / tokens
     return row
-
-
-def check(row: Row, options: TrainingOptions) -> None:
-    """Raises EndpointError if the judge dropped all completions, or if the sampler finds them far
-    more or less likely than the policy does; ConfigError if another reward dropped them all.
-    """
-    if row["dropped"] == 1:
-        if options.reward == "judge":
-            timeout = "or timed out (--reward-setting timeout_s)"
-            raise EndpointError(f"the judge refused all completions, {timeout}")
-        problem = "score returned None for all completions of a step"
-        raise ConfigError(f"--reward {options.reward}: {problem}; it must score some")
-    mismatch = row.get("mismatch", 0.0)
-    if mismatch > MAX_MISMATCH:
-        found = f"the server's log-probabilities are {mismatch:.2f} nats a token"
-        advice = f"serve the model {options.model}"
-        raise EndpointError(f"{found} from the model's; {advice}")
