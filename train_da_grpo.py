@@ -234,51 +234,31 @@ class Trainer:
         if totals.tokens == 0:  # the rewards of every group were equal
             return {"loss": 0.0, "grad_norm": 0.0}
         parts = for_all(parts, self.policy)
-        before = [self.old_and_reference(part) for part in parts]
         for _ in range(self.options.iterations):
-            sums = [
-                self.learn(part, old, reference, totals)
-                for part, (old, reference) in zip(parts, before, strict=True)
-            ]
+            sums = [self.learn(part, totals) for part in parts]
             grad_norm = self.optimizer_step(step)
         means = token_means(sums, totals.tokens, self.processes)
         return {**means, "grad_norm": grad_norm}
 
-    @torch.no_grad()
-    def old_and_reference(
-        self, part: MicroBatch
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """log pi_old and log pi_ref (N, T), before the first optimizer step.
+    def learn(self, part: MicroBatch, totals: Totals) -> Row:
+        """Add the gradient of a micro-batch. Returns its part of the loss, and sums over tokens.
 
-        None if not needed: with one iteration pi_old is pi_theta; with beta 0 there is no KL.
+        The first time, before any optimizer step, pi_theta is pi_old. With beta 0 there is no KL.
         """
         given = (part.prompt, part.completions, self.options.temperature)
-        old = reference = None
-        if self.options.iterations > 1:
-            old = self.policy.logprobs(*given).logprobs
-        if self.options.beta > 0:
-            reference = self.policy.logprobs_under(self.reference, *given)
-        return old, reference
-
-    def learn(
-        self,
-        part: MicroBatch,
-        old: Tensor | None,
-        reference: Tensor | None,
-        totals: Totals,
-    ) -> Row:
-        """Add the gradient of a micro-batch. Returns its part of the loss, and sums over tokens."""
-        temperature = self.options.temperature
-        now = self.policy.logprobs(part.prompt, part.completions, temperature)
-        if old is None:
-            old = now.logprobs.detach()  # (N, T): ratio 1, its gradient is not 0
+        if part.reference is None and self.options.beta > 0:
+            part.reference = self.policy.logprobs_under(self.reference, *given)
+        now = self.policy.logprobs(*given)
+        if part.old is None:
+            part.old = now.logprobs.detach()  # (N, T): ratio 1, its gradient is not 0
+        old = part.old
         sampler = part.sampler_logprobs.to(old)  # (N, T), NaN where not given
         weights = importance(old, sampler, self.options.importance_cap)  # (N, T)
         mask = now.mask * part.counts  # (N, T), all 0 of a stand-in
         loss, sums = da_grpo_loss(  # Eq. 31
             logprobs=now.logprobs,
             old_logprobs=old,
-            reference_logprobs=reference,
+            reference_logprobs=part.reference,
             advantages=part.advantages.to(old),
             mask=mask,
             objective=self.objective,
@@ -287,7 +267,7 @@ class Trainer:
         )
         self.backward(loss)
         sums["loss"] = loss.item()
-        sums["entropy"] = masked_sum(now.entropy, mask)
+        sums["entropy"] = masked_sum(-old, mask)  # its estimate by the sampled tokens
         sums["mismatch"] = masked_sum((old - sampler).abs().nan_to_num(0.0), mask)
         return sums
 

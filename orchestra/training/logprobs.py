@@ -85,15 +85,6 @@ class _TokenLogprobs(torch.autograd.Function):
         return of_logits, None, None
 
 
-def token_entropy(logits: Tensor) -> Tensor:
-    """Entropy in nats at each position of logits (K, V): (K,)."""
-    entropies = []
-    for rows in _parts(len(logits)):
-        probabilities = logits[rows].float().softmax(-1)  # (PART, V)
-        entropies.append(torch.special.entr(probabilities).sum(-1))
-    return torch.cat(entropies)
-
-
 def masked_sum(values: Tensor, mask: Tensor) -> float:
     """The sum of values (N, T) over the tokens, where mask (N, T) is 1."""
     return float(torch.where(mask > 0, values, 0.0).sum())

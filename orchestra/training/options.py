@@ -44,8 +44,8 @@ class Checked(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            where = ".".join(map(str, first["loc"]))
-            raise ConfigError(f"{where}: {problem}" if where else problem) from None
+            where = "".join(f"{field}: " for field in first["loc"][:1])
+            raise ConfigError(f"{where}{problem}") from None
 
 
 def _base_url(url: str) -> str:
@@ -64,6 +64,10 @@ Setting = Annotated[str, AfterValidator(_setting)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 
 
+def _flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def _default_lr(data: dict[str, Any]) -> float:
     return 5e-6 if data.get("full") else 5e-5
 
@@ -76,7 +80,7 @@ def _default_reward(data: dict[str, Any]) -> str:
 class TrainingOptions(Checked):
     """The defaults are the paper's, except where a GPU of 80 GB needs others (docs/training.md)."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True, alias_generator=_flag_of)
 
     stage: Literal["sft", "grpo"]
     """sft imitates the reference decisions"""
@@ -199,20 +203,12 @@ def parse(arguments: Sequence[str] | None = None) -> TrainingOptions:
         epilog=EXIT_CODES,
         allow_abbrev=False,
     )
-    for name, field in TrainingOptions.model_fields.items():
-        parser.add_argument(_flag_of(name), dest=name, **_how(field))
+    for field in TrainingOptions.model_fields.values():
+        parser.add_argument(str(field.alias), dest=field.alias, **_how(field))
     try:
         return TrainingOptions(**vars(parser.parse_args(arguments)))
     except ConfigError as error:
-        name, colon, problem = str(error).partition(": ")
-        field_name = name.partition(".")[0]
-        if field_name in TrainingOptions.model_fields:
-            name = _flag_of(field_name)
-        return parser.exit(2, f"{parser.prog}: {name}{colon}{problem}\n")
-
-
-def _flag_of(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+        return parser.exit(2, f"{parser.prog}: {error}\n")
 
 
 def _how(field: FieldInfo) -> dict[str, Any]:
@@ -225,7 +221,7 @@ def _how(field: FieldInfo) -> dict[str, Any]:
         both = argparse.BooleanOptionalAction
         return how | {"action": both if field.default else "store_true"}
     values = [c for c in get_args(field.annotation) if isinstance(c, str)]
-    how["metavar"] = "|".join(values) or None
+    how["metavar"] = "|".join(values) or str(field.alias).strip("-").upper()
     how["required"] = field.is_required()
     how["action"] = "append" if field.default == () else "store"
     return how

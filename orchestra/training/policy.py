@@ -37,7 +37,6 @@ from orchestra.training.logprobs import (
     can_pack,
     packed,
     padded,
-    token_entropy,
     token_logprobs,
 )
 from orchestra.training.processes import Processes
@@ -51,10 +50,9 @@ Ids = list[int]
 
 @dataclass(frozen=True)
 class Logprobs:
-    """Log-probability and entropy of the tokens of completions, (N, T); `mask` is 1 on tokens."""
+    """Log-probabilities of the tokens of completions, (N, T); `mask` is 1 on tokens."""
 
     logprobs: Tensor
-    entropy: Tensor
     mask: Tensor
 
 
@@ -151,12 +149,9 @@ class Policy:
         chosen = ids[is_token]  # (K,): the tokens of all completions
         logits = self._logits(prompt, chosen, is_token)  # (K, V)
         logprobs = token_logprobs(logits, chosen, temperature)  # (K,)
-        with torch.no_grad():
-            entropy = token_entropy(logits).to(logprobs)  # (K,)
         zeros = torch.zeros_like(mask, dtype=logprobs.dtype)  # (N, T)
         return Logprobs(
             logprobs=zeros.masked_scatter(is_token, logprobs),  # (N, T)
-            entropy=zeros.masked_scatter(is_token, entropy),  # (N, T)
             mask=mask,
         )
 

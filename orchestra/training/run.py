@@ -240,8 +240,6 @@ class Metrics:
             self.metrics = _continued(options.out / "metrics.jsonl", step)
             self.completions = _continued(options.out / "completions.jsonl", step)
             self.track = tracker(options)
-            if step == steps:
-                print(f"all {steps} steps are done", file=sys.stderr)
 
     def add(
         self, step: int, row: Row, completions: Sequence[Mapping[str, Any]] = ()

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 Row = dict[str, float]
 
 
-@dataclass(frozen=True)
+@dataclass
 class MicroBatch:
     """N completions of one prompt, which go through the model together; the longest has T tokens.
 
     advantages        (N,)
     sampler_logprobs  (N, T), NaN behind the end; (N, 1) of NaN if the sampler was the policy
     counts            False for a stand-in, which adds nothing to the loss
+    old, reference    (N, T), log pi_old and log pi_ref, once they were computed
     """
 
     prompt: Ids
@@ -34,6 +35,8 @@ class MicroBatch:
     advantages: Tensor
     sampler_logprobs: Tensor
     counts: bool = True
+    old: Tensor | None = None
+    reference: Tensor | None = None
 
 
 def to_learn(
@@ -66,10 +69,13 @@ def for_all(parts: Sequence[MicroBatch], policy: Policy) -> list[MicroBatch]:
     """As many micro-batches in every process, since a sharded model runs in all of them at once:
     stand-ins fill up.
     """
-    token, nothing = [policy.pad], torch.zeros(1)
-    stand_in = MicroBatch(token, [token], nothing, nothing[None], counts=False)
+    nothing = torch.zeros(1)
     most = max(policy.processes.gathered(len(parts)))
-    return [*parts, *[stand_in] * (most - len(parts))]
+    stand_ins = [
+        MicroBatch([policy.pad], [[policy.pad]], nothing, nothing[None], counts=False)
+        for _ in range(most - len(parts))
+    ]
+    return [*parts, *stand_ins]
 
 
 # ---- what is measured ----------------------------------------------------------------------------

@@ -249,7 +249,7 @@ def completions_of(text: str, n: int) -> tuple[list[Ids], list[list[float]]]:
     """Token ids and log-probabilities of the n completions in a reply of `/v1/completions`. Raises
     ValueError, KeyError or TypeError for any other reply.
     """
-    choices = sorted(json.loads(text)["choices"], key=lambda choice: choice["index"])
+    choices = json.loads(text)["choices"]
     ids = [choice["token_ids"] for choice in choices]
     logprobs = [choice["logprobs"]["token_logprobs"] for choice in choices]
     lengths = list(map(len, ids))

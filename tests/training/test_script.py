@@ -124,13 +124,6 @@ def test_a_model_that_is_no_folder_is_one_line(model, tiny, tmp_path, capsys):
     assert line.endswith("is not a folder with config.json")
 
 
-def test_a_resume_of_a_run_that_has_ended_says_so(tiny, tmp_path, capsys):
-    arguments = flags(tiny, tmp_path, "sft", *SMALL, "--steps", "1")
-    assert run(*arguments) == 0 and "are done" not in capsys.readouterr().err
-    assert run(*arguments, "--resume") == 0
-    assert "all 1 steps are done" in capsys.readouterr().err
-
-
 # ---- sampling, reward and micro-batches ----------------------------------------------------------
 
 

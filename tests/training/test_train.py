@@ -108,10 +108,8 @@ def test_a_packed_group_has_the_scores_and_the_gradient_of_its_sequences(policy,
     scored, alone = policy.logprobs(PROMPT, COMPLETIONS, 0.8), 0.0
     for n, ids in enumerate(COMPLETIONS):
         logits = policy.model(input_ids=torch.tensor([PROMPT + ids])).logits[0, 2:-1]
-        plain, cool = (torch.distributions.Categorical(logits=x) for x in (logits, logits / 0.8))
-        logprobs = cool.log_prob(torch.tensor(ids))
+        logprobs = torch.distributions.Categorical(logits=logits / 0.8).log_prob(torch.tensor(ids))
         torch.testing.assert_close(scored.logprobs[n, : len(ids)], logprobs)
-        torch.testing.assert_close(scored.entropy[n, : len(ids)], plain.entropy())
         alone += logprobs.sum()
     assert scored.mask.sum(1).tolist() == [2, 3, 1]
     gradients = (
