@@ -87,19 +87,22 @@ class _TokenLogprobs(torch.autograd.Function):
 
 def masked_sum(values: Tensor, mask: Tensor) -> float:
     """The sum of values (N, T) over the tokens, where mask (N, T) is 1."""
-    return float(torch.where(mask > 0, values, 0.0).sum())
+    of_tokens = torch.where(mask > 0, values, 0.0)  # (N, T)
+    return float(of_tokens.sum())
 
 
 def log_ratio(a: Tensor, b: Tensor) -> Tensor:
     """a - b, always finite: 0 where both are -inf or one is NaN, else within +-20."""
-    return torch.nan_to_num(a - b, nan=0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    difference = torch.nan_to_num(a - b, nan=0.0)
+    return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def importance(old_logprobs: Tensor, sampler_logprobs: Tensor, cap: float) -> Tensor:
     """min(pi_old / pi_sampler, cap), (N, T): corrects for the sampler's own numerics. It is 1 where
     the sampler's logprobs are NaN, since the sampler was the policy.
     """
-    return log_ratio(old_logprobs, sampler_logprobs).exp().clamp(max=cap)
+    ratio = log_ratio(old_logprobs, sampler_logprobs).exp()
+    return ratio.clamp(max=cap)
 
 
 def _exact(logits: Tensor) -> Tensor:
@@ -120,8 +123,9 @@ def can_pack(config: Any) -> bool:
     """Whether every layer of a model uses the attention mask that it is given."""
     layer_types = getattr(config, "layer_types", None) or ["full_attention"]
     window = getattr(config, "sliding_window", None)
-    uses_window = bool(window) and getattr(config, "use_sliding_window", True)
-    if uses_window or set(layer_types) != {"full_attention"}:
+    if window and getattr(config, "use_sliding_window", True):
+        return False
+    if set(layer_types) != {"full_attention"}:
         return False
     return bool(config._attn_implementation == "sdpa")
 
@@ -140,11 +144,14 @@ def packed(prompt_length: int, is_token: Tensor) -> tuple[Tensor, Tensor, Tensor
     [1, 1, 0, 0, 1]
     """
     owner, offset = is_token.nonzero(as_tuple=True)  # (K,) each
-    place = torch.arange(prompt_length + len(owner), device=owner.device)  # (L,)
+    length = prompt_length + len(owner)  # L
+    place = torch.arange(length, device=owner.device)  # (L,)
     prompt = place[:prompt_length]
     before = place[prompt_length - 1 : -1]  # (K,), of the token before each
     logit_index = torch.where(offset == 0, prompt_length - 1, before)  # (K,)
     position = torch.cat([prompt, prompt_length + offset])  # (L,)
-    owners = torch.cat([torch.full_like(prompt, PROMPT), owner])  # (L,)
-    may_see = (owners == PROMPT) | (owners == owners[:, None])  # (L, L)
+    of_prompt = torch.full_like(prompt, PROMPT)
+    owners = torch.cat([of_prompt, owner])  # (L,)
+    is_own = owners == owners[:, None]  # (L, L)
+    may_see = is_own | (owners == PROMPT)  # (L, L)
     return position, may_see.tril(), logit_index

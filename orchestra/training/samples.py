@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,7 +51,8 @@ def to_learn(
         chosen: list[int] = learned[i].nonzero().flatten().tolist()
         for first in range(0, len(chosen), size):
             some = chosen[first : first + size]
-            parts.append(micro_batch(group, some, advantages[i, some]))
+            part = micro_batch(group, some, advantages[i, some])
+            parts.append(part)
     return parts
 
 
@@ -58,9 +60,8 @@ def micro_batch(group: Group, chosen: Sequence[int], advantages: Tensor) -> Micr
     """The N chosen completions of a group, with advantages (N,)."""
     known = [group.logprobs[j] or [torch.nan] for j in chosen]
     rows = [torch.tensor(row, dtype=torch.float64) for row in known]
-    sampler = pad_sequence(
-        rows, True, torch.nan
-    )  # (N, T), or (N, 1) where none is known
+    # (N, T), or (N, 1) where none is known
+    sampler = pad_sequence(rows, True, torch.nan)
     ids = [group.ids[j] for j in chosen]
     return MicroBatch(group.prompt, ids, advantages, sampler)
 
@@ -69,13 +70,14 @@ def for_all(parts: Sequence[MicroBatch], policy: Policy) -> list[MicroBatch]:
     """As many micro-batches in every process, since a sharded model runs in all of them at once:
     stand-ins fill up.
     """
+    token = [policy.pad]
     nothing = torch.zeros(1)
+    filled = list(parts)
     most = max(policy.processes.gathered(len(parts)))
-    stand_ins = [
-        MicroBatch([policy.pad], [[policy.pad]], nothing, nothing[None], counts=False)
-        for _ in range(most - len(parts))
-    ]
-    return [*parts, *stand_ins]
+    while len(filled) < most:
+        stand_in = MicroBatch(token, [token], nothing, nothing[None], counts=False)
+        filled.append(stand_in)
+    return filled
 
 
 # ---- what is measured ----------------------------------------------------------------------------
@@ -90,18 +92,24 @@ def completion_rows(
     rows: list[dict[str, Any]] = []
     for i, group in enumerate(groups):
         for j, text in enumerate(group.texts):
-            score = scored.scores[i][j]
-            row = {
+            row: dict[str, Any] = {
                 "example": scored.examples[i].id,
                 "held_out": advantages is None,
-                "reward": None if score is None else score.total,
-                "advantage": None if advantages is None else float(advantages[i, j]),
-                "parts": {} if score is None else dict(score.parts),
-                "valid": score is not None and score.valid,
+                "reward": None,
+                "advantage": None,
+                "parts": {},
+                "valid": False,
                 "tokens": len(group.ids[j]),
                 "cut": group.cut[j],
                 "text": text,
             }
+            score = scored.scores[i][j]
+            if score is not None:
+                row["reward"] = score.total
+                row["parts"] = dict(score.parts)
+                row["valid"] = score.valid
+            if advantages is not None:
+                row["advantage"] = float(advantages[i, j])
             rows.append(row)
     return rows
 
@@ -113,14 +121,15 @@ def reward_metrics(rows: Sequence[Mapping[str, Any]], processes: Processes) -> R
     share that was dropped, the length in tokens, and the share that was cut at the length limit.
     """
     values: dict[str, list[float]] = {}
-    for row in (row for rows in processes.gathered(rows) for row in rows):
+    for row in chain.from_iterable(processes.gathered(rows)):
         is_dropped = row["reward"] is None
         found = {"dropped": is_dropped, "length": row["tokens"], "cut": row["cut"]}
         if not is_dropped:
             found |= {"reward": row["reward"], "valid": row["valid"]}
             found |= {f"reward/{name}": part for name, part in row["parts"].items()}
         for name, value in found.items():
-            values.setdefault(name, []).append(value)
+            of_name = values.setdefault(name, [])
+            of_name.append(value)
     return {name: sum(found) / len(found) for name, found in values.items()}
 
 

@@ -395,7 +395,7 @@ def test_a_default_follows_from_another_flag(tiny, tmp_path, policy):
 # ---- opt-in, `make train-tiny`: a tiny random model imitates the expert, then DA-GRPO raises its reward
 
 BOTH = "--full --max-tokens 96 --save-every 1000 --batch 4 --reward exact"
-SFT = "--steps 45 --lr 1e-2 --lr-floor 1"
+SFT = "--steps 60 --lr 1e-2 --lr-floor 1"
 GRPO = "--steps 80 --group 8 --micro-batch 32 --lr 2e-3 --beta 0.001 --clip-high 0.28"
 
 
