@@ -729,6 +729,7 @@ def parts_of(
         if name in (FINISH, INVALID):
             raise ConfigError(f"a tool cannot have the name {name}")
     made = (method or shipped.make_method)(manifest.pool, found, options)
+    made.accept(task)
     by_name = shipped.Agents({**made.agents, **(agents or {})})
     parts = Parts(task, manifest.pool, options, made, found, by_name, **hooks)
     return change(parts, manifest) if change else parts

@@ -17,6 +17,7 @@ FOLDERS = (
     "",
     "orchestra/kernel",
     "orchestra/methods",
+    "orchestra/methods/released",
     "orchestra/curation",
     "tools",
     "orchestra/training",

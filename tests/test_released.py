@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import orchestra_min
-from orchestra.kernel.prompts import quoted, say
+from orchestra.kernel.prompts import explained, quoted, say
 from orchestra.kernel.vocabulary import (
     Complete,
     Evidence,
@@ -125,6 +125,82 @@ def test_o1_reads_the_question_all_six_tools_and_masked_models(made):
 def test_a_report_is_told_as_the_released_code_tells_it(made, h, line):
     prompt, _ = made(o1).turn(state(h, round=2))
     assert prompt.splitlines()[2] == f"1. {line}"
+
+
+FORCED = """
+    async def _run_gaia_with_forced_finish(self, agent, env, max_steps):
+        agent.reset(env.get_basic_info())
+        for number in range(1, max_steps + 1):
+            action, *_ = await agent.step(current_step=number)
+            if number == max_steps:
+                end = {"result": shown["output"], "status": "partial", "summary": f"Ended at {number}"}
+                action = {"action": "finish", "params": end}
+            shown, _, _, info = await env.step(action)
+        agent.llm.get_usage_summary().get("model")
+        return SimpleNamespace(trace=[SimpleNamespace(info=info)])
+"""
+
+
+@pytest.fixture
+def forced(made, clone):
+    """AOrchestra's method over a clone of a branch that forces a report in the last step."""
+    at = clone(aorchestra) / "aorchestra/tools/delegate.py"
+    text = f"from types import SimpleNamespace\n{at.read_text()}{FORCED}"
+    method = made(aorchestra, steps=4)
+    at.write_text(text)
+    return method
+
+
+def test_a_fix_branch_reports_what_the_last_tool_showed(forced):
+    shown = [quoted("first\npage"), "No such tool", quoted("42"), "Too late"]
+    trace = tuple(Step("GoogleSearchAction", {}, "", text) for text in shown)
+    z = Result("partial", "", "S", trace=trace, error="No step is left.", round=1)
+    history = forced.remember((), SubTask("t1", "look", backend="large"), z)
+    end = {"result": "42", "status": "partial", "summary": "Ended at 4"}
+    line = f"1. look, model_2: {end} 4 steps were made of 4"
+    assert forced.turn(state(*history, round=2))[0].splitlines()[2] == line
+
+
+@pytest.mark.parametrize(("answer", "status"), [("42", "done"), ("", "partial")])
+def test_a_report_passes_through_the_environment_of_the_clone(forced, answer, status):
+    prompt, _ = forced.turn(state(ran(answer=answer), round=2))
+    end = {"result": answer, "status": status, "summary": "two\nlines"}
+    assert prompt.splitlines()[2] == f"1. look, model_2: {end} 3 steps were made of 4"
+
+
+@pytest.mark.parametrize("module", [o1, aorchestra])
+def test_a_field_of_the_wrong_type_is_refused_by_the_sub_agent_of_the_clone(made, module):
+    task = {"task_instruction": "look", "model": "model_2", "context": None}
+    params = {"tasks": [task]} if module is o1 else task
+    with pytest.raises(ModelMistake) as caught:
+        decided(made(module), json.dumps({"action": "delegate_task", "params": params}))
+    told = "The released code raised an error: TypeError: The context must be a text"
+    assert explained(caught.value) == told
+
+
+def test_tool_names_are_compared_as_the_released_sub_agent_does(made):
+    task = {"task_instruction": "look", "model": "model_2", "tools": ["google_search", "Execute"]}
+    y_t, _ = decided(made(aorchestra), json.dumps({"action": "delegate_task", "params": task}))
+    assert y_t.subtasks[0].tools == ("GoogleSearchAction",)
+
+
+@pytest.mark.parametrize("text", [
+    '[{"question":', "[1]", '[{"omni_modal_input": null}]', '{"omni_modal_input": [1]}',
+    '[{"omni_modal_input": [{"path": 1}]}]', "\ufeff[]",
+])  # fmt: skip
+def test_a_damaged_metadata_file_is_named_with_what_it_must_have(made, tmp_path, text):
+    at = tmp_path / "rows.json"
+    at.write_text(text)
+    wrong = f"option data: {at} cannot be read .*It must have a JSON object for each question"
+    with pytest.raises(ConfigError, match=wrong):
+        made(o1, data=str(at))
+
+
+def test_an_item_without_a_path_is_a_file_that_does_not_exist(made, tmp_path):
+    at = tmp_path / "rows.json"
+    at.write_text('{"question": "Which?", "omni_modal_input": [{"type": "image"}]}\n')
+    prompt, _ = made(o1, data=str(at)).turn(state())
+    assert prompt.splitlines()[0] == "[('question', 'Which?')] []"
 
 
 def test_a_row_of_omnigaia_has_its_type_and_the_paths_that_exist(made, tmp_path):
@@ -288,6 +364,13 @@ def test_a_graph_is_what_its_code_calls(made):
     assert (second.roles, y_t.answers, y_t.final) == (("P", "Q"), True, True)
 
 
+def test_a_name_of_an_output_in_the_question_is_text(made):
+    y_t, _ = decided(made(mas), CODE, state(question="In bash, what is ${A1}"))
+    first, second = y_t.subtasks
+    assert (first.instruction, first.needs) == ("In bash, what is ${A1}: begin", ())
+    assert (second.instruction, second.needs) == ("end ${AA1}", ("AA1",))
+
+
 def test_a_graph_whose_code_fails_is_one_sub_task_that_fails(made):
     y_t, _ = decided(
         made(mas), "code\nasync def forward(self, task):\n    raise ValueError('nobody')"
@@ -311,6 +394,40 @@ def test_a_folder_that_is_not_a_clone_is_an_error_before_the_first_call(module, 
     )
     with pytest.raises(ConfigError, match=wrong):
         module.Released(pool_at("http://x"), all_tools(), Options.of(clone=str(tmp_path)))
+
+
+def test_without_a_clone_the_error_names_the_whole_path_and_what_a_replay_needs(
+    monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    wrong = f"{tmp_path}/gone has no .*; for a replay, put the clone there again"
+    with pytest.raises(ConfigError, match=wrong):
+        o1.Released(pool_at("http://x"), all_tools(), Options.of(clone="gone"))
+
+
+def test_without_a_sandbox_one_message_says_that_unsafe_code_is_not_enough(
+    clone, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr("orchestra.tools.sandbox.trouble", lambda: "no bwrap")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9")
+    method = ["--method", "orchestra.methods.released.o1:Released", "--model", "m"]
+    options = ["--option", f"clone={clone(o1)}", "--out", str(tmp_path / "run")]
+    assert orchestra_min.main(["Q?", *method, *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("apt install bubblewrap; --unsafe-code does not replace it here")
+
+
+@pytest.mark.parametrize(("module", "count"), [(mas, 1), (orchestrator, 1), (aorchestra, 2)])
+def test_files_that_the_prompts_do_not_have_leave_no_folder(clone, tmp_path, module, count):
+    files = [tmp_path / f"{number}.csv" for number in range(count)]
+    for file in files:
+        file.write_text("1")
+    given = {"pool": pool_at("http://x"), "options": Options.of(clone=str(clone(module)))}
+    with pytest.raises(ConfigError, match="leave (them|the others) out"):
+        orchestra_min.orchestrate(
+            "Q?", files, **given, method=module.Released, out=tmp_path / "run"
+        )
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_clone_whose_code_does_not_run_is_an_error_before_the_first_call(

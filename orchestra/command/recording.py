@@ -56,10 +56,11 @@ def _new_run(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
     given = _at_shell(a, folder, options, bool(media))
     sources, reused = _answers(a.reuse)
     pool = pool_file.with_models(pool)
-    if not (a.quiet or shipped.can_run_code(options)):
-        terminal.tell(sandbox_missing())
     named = names.objects(options, folder / "mcp.log", redact)
     objects, more = stack.enter_context(named)
+    has_own_message = getattr(objects.get("method"), "needs_sandbox", False)
+    if not (a.quiet or has_own_message or shipped.can_run_code(options)):
+        terminal.tell(sandbox_missing())
     more = {**more, **reused}
     if a.workdir:
         more["workdir"] = str(a.workdir.absolute())

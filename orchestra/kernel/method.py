@@ -57,6 +57,9 @@ class Method:
                 except ValueError as error:
                     raise ConfigError(f"option {name}: {error}") from None
 
+    def accept(self, task: Task) -> None:
+        """Raises ConfigError for a task that this method cannot do, before anything is paid."""
+
     def decide(
         self, state: State, ask: Ask, mistake: str, last_chance: bool
     ) -> Decision:

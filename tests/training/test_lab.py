@@ -138,7 +138,14 @@ def row(arm, seed, marks, setting=SETTINGS[0], executed=7):
     used = {"references": 1, "sampled": 2, "executed": executed, "calls": 4, "cpu_s": 5.0}
     curve = [{"step": 0, **used, "solved": 0.0}, {"step": 9, **used, "solved": 0.5}]
     return {
-        **{"arm": arm, "seed": seed, "setting": vars(setting), "steps": 9, "curve": curve},
+        **{
+            "arm": arm,
+            "seed": seed,
+            "setting": vars(setting),
+            "steps": 9,
+            "curve": curve,
+            "tasks": "held out",
+        },
         report.GREEDY: marks,
         report.SAMPLED: "0000",
     }

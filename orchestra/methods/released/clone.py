@@ -5,12 +5,14 @@
 
 The function runs in a process of its own (inside/process.py), in the sandbox for the code of
 models: it has no network, and the clone is read-only. What it returns depends on `given` and the
-clone alone, so a replay needs the same clone.
+clone alone, and where it is an error also on the version of pydantic. So a replay needs the same
+clone.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -22,6 +24,7 @@ from orchestra.kernel import placing
 from orchestra.kernel.folder import Options
 from orchestra.kernel.job import Job
 from orchestra.kernel.method import Method
+from orchestra.kernel.prompts import say, without_marks
 from orchestra.kernel.tool import Tool
 from orchestra.kernel.vocabulary import (
     Backend,
@@ -32,6 +35,7 @@ from orchestra.kernel.vocabulary import (
     Pool,
     Result,
     State,
+    Step,
     SubTask,
     Task,
     ToolError,
@@ -40,7 +44,9 @@ from orchestra.kernel.vocabulary import (
 REFUSED = "refused"  # the agent of a sub-task that the released code does not start
 LOST = "lost"  # begins the id of a sub-task that stands for a round without any
 TIMEOUT_S = 60
+ERROR_CHARS = 500
 MAX_OUTPUT_BYTES = 32 << 20
+MARKED = re.compile(r"(?s)<data ([0-9a-f]{8,64})>\n(.*)\n</data \1>")
 INSIDE = Path(__file__).with_name("inside")
 
 
@@ -54,11 +60,10 @@ class Clone:
     def call(self, name: str, given: Mapping[str, Any]) -> Any:
         """What the function FILE:NAME returns. Raises ModelMistake for an error of the clone."""
         file, _, function = name.partition(":")
-        source = source_of(file)
-        asked = {"source": source, "function": function, "given": given}
+        asked = {"source": source_of(file), "function": function, "given": given}
         row = json.loads(self.printed(json.dumps(asked)))
         if "error" in row:
-            raise ModelMistake("released", error=row["error"])
+            raise ModelMistake("released", error=row["error"][:ERROR_CHARS])
         return row["value"]
 
     def _printed(self, stdin: str) -> str:
@@ -85,6 +90,7 @@ class OfClone(Method):
     from, `file` one that it has. The main agent's model does no sub-task if the pool has another.
     """
 
+    needs_sandbox = True
     repository = ""
     file = ""
     options: Mapping[str, Callable[[Any], Any]] = {"clone": Path}
@@ -95,31 +101,35 @@ class OfClone(Method):
         others = [b for b in pool.backends if b.name != pool.main]
         self.pool = replace(pool, backends=tuple(others) or pool.backends)
         self.steps = options.steps
-        path = self.own.get("clone", Path())
+        path = self.own.get("clone", Path()).absolute()
         if not (path / self.file).is_file():
-            needed = f"needs a clone of {self.repository}"
             raise ConfigError(
-                f"--option clone=PATH {needed}: {path} has no {self.file}"
+                f"--option clone=PATH needs a clone of {self.repository}: {path} has no "
+                f"{self.file}; for a replay, put the clone there again"
             )
         trouble = import_module("orchestra.tools.sandbox").trouble()
         if trouble:
             raise ConfigError(
                 f"a clone needs bubblewrap, which does not work here ({trouble}): apt "
-                "install bubblewrap"
+                "install bubblewrap; --unsafe-code does not replace it here"
             )
         self.clone = Clone(path)
+
+    def accept(self, task: Task) -> None:
+        if task.media:
+            raise ConfigError(
+                f"the prompts of {self.repository} have no files; leave them out"
+            )
 
     def place(
         self,
         candidates: Sequence[SubTask],
         task: Task,
         pool: Sequence[Backend],
-        tools: placing.Capabilities,
-        k_max: int | None,
-        budget_usd: float | None,
+        *rest: Any,
+        **named: Any,
     ) -> list[placing.Placed]:
-        backends = self.pool.backends
-        return super().place(candidates, task, backends, tools, k_max, budget_usd)
+        return super().place(candidates, task, self.pool.backends, *rest, **named)
 
     def remember(
         self, history: tuple[Evidence, ...], u: SubTask, z: Result
@@ -131,11 +141,11 @@ class OfClone(Method):
         try:
             prompt(example)
         except ModelMistake as mistake:
-            why = (
-                f"{self.clone.path}: its code does not run ({mistake.values['error']})"
-            )
-            advice = "docs/released-models.md names a commit that does"
-            raise ConfigError(f"--option clone=PATH: {why}; {advice}") from None
+            raise ConfigError(
+                f"--option clone=PATH: {self.clone.path}: its code does not run "
+                f"({mistake.values['error']}); docs/released-models.md names a commit "
+                "that does"
+            ) from None
 
 
 def refused(job: Job) -> Result:
@@ -147,3 +157,12 @@ def lost(state: State) -> Delegate:
     """A round in which the released code starts nothing, and which its history does not have."""
     u = SubTask(f"{LOST}{state.round}", "the round is lost", agent=REFUSED)
     return Delegate((u,))
+
+
+def unmarked(step: Step) -> str:
+    """What a tool has shown; "" if a program has printed nothing."""
+    text = step.observation
+    if text == say("notes", "code_silent"):
+        return ""
+    marked = MARKED.fullmatch(text)
+    return marked[2] if marked else without_marks(text)

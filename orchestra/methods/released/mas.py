@@ -18,7 +18,6 @@ from orchestra.kernel.method import Ask, one_of_these
 from orchestra.kernel.tool import Tool
 from orchestra.kernel.vocabulary import (
     Complete,
-    ConfigError,
     Decision,
     Delegate,
     Messages,
@@ -68,33 +67,35 @@ class Released(OfClone):
     ) -> Decision:
         """The answer, or the agents that the released code runs. Raises ModelMistake."""
         question = state.task.question
-        if state.task.media:
-            raise ConfigError("the released prompts of MAS-Orchestra have no files")
-        given = {**self.settings, "question": question}
         reply = ask(self.messages(question))
-        found = self.clone.call("mas:agents", {**given, "reply": reply.text})
+        first = "A"  # letters of ids, so that no ${A1} of a question is taken for one
+        while f"${{{first}" in question + reply.text:
+            first += "A"
+        given = {"question": question, "reply": reply.text, "id": first}
+        found = self.clone.call("mas:agents", self.settings | given)
         if found is None:
             raise ModelMistake("the released parser refuses the reply")
         if "answer" in found:
             return Complete(found["answer"])
-        return whole_graph(found)
+        return whole_graph(found, first)
 
     def messages(self, question: str) -> Messages:
-        given = {**self.settings, "question": question}
-        found: Messages = self.clone.call("mas:messages", given)
+        given = {"question": question}
+        found: Messages = self.clone.call("mas:messages", self.settings | given)
         return found
 
 
-def whole_graph(found: Mapping[str, Any]) -> Delegate:
-    """The agents that the code calls, as sub-tasks; one that fails if it calls none."""
+def whole_graph(found: Mapping[str, Any], first: str) -> Delegate:
+    """The agents that the code calls, as sub-tasks; one that fails if it calls none. `first`: what
+    an id begins with.
+    """
     subtasks: list[SubTask] = []
     for number, (name, instruction, roles) in enumerate(found["calls"], 1):
-        earlier = [u.id for u in subtasks]
         u = SubTask(
-            f"A{number}",
+            f"{first}{number}",
             instruction,
             tools=(),
-            needs=tuple(id for id in earlier if f"${{{id}}}" in instruction),
+            needs=tuple(v.id for v in subtasks if f"${{{v.id}}}" in instruction),
             agent=AGENT_BY_NAME[name],
             roles=tuple(roles),
         )

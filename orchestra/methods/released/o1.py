@@ -41,17 +41,29 @@ def read_rows(value: Any) -> tuple[Path, list[Row]]:
     path = Path(value)
     try:
         text = path.read_text("utf-8")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror})") from None
-    folder = path.resolve().parent
-    if text.lstrip().startswith("["):
-        return folder, json.loads(text)
-    return folder, [json.loads(line) for line in text.splitlines() if line.strip()]
+        if not text.lstrip().startswith("["):
+            lines = filter(str.strip, text.split("\n"))
+            text = "[" + ",\n".join(lines) + "]"
+        rows = json.loads(text)
+        for row in rows:
+            for m in row.get("omni_modal_input", ()):
+                Path(m.get("path", ""))
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}). It must have a JSON object for each "
+            "question, whose omni_modal_input, if any, is a list of objects"
+        ) from None
+    return path.resolve().parent, rows
 
 
 def whole(did: Row) -> Row:
     """A delegation that starts nothing, as the history keeps it."""
     return {"whole": [did["params"], did["result"]]}
+
+
+def bare(tool: str) -> str:
+    """A tool's name as the released sub-agent compares it: GoogleSearchAction is google_search."""
+    return tool.lower().replace("_", "").removesuffix("action")
 
 
 class Released(OfClone):
@@ -87,6 +99,9 @@ class Released(OfClone):
             return lost(state)
         return Delegate(self.subtasks(state, did))
 
+    def accept(self, task: Task) -> None:
+        self.row(task)
+
     def turn(self, state: State, reply: str | None = None) -> Any:
         """The prompt, and what the clone does with a reply. Raises ModelMistake."""
         row, folder, files = self.row(state.task)
@@ -109,7 +124,8 @@ class Released(OfClone):
         folder, rows = self.own.get("data", (Path(), []))
         for row in rows:
             if row.get("question") == task.question:
-                paths = [folder / m["path"] for m in row.get("omni_modal_input", ())]
+                media = row.get("omni_modal_input", ())
+                paths = [folder / m.get("path", "") for m in media]
                 return row, str(folder), [str(path) for path in paths if path.exists()]
         media = [{"type": m.modality, "id": m.name, "path": m.name} for m in task.media]
         row = {"question": task.question, "omni_modal_input": media}
@@ -123,8 +139,8 @@ class Released(OfClone):
         rows = []
         for number, of_round in groupby(history, lambda h: h.round):
             results = [self.result(h) for h in of_round]
-            batch = [{}, {"subtask_results": results}]
-            rows.append([number, *results[0].get("whole", batch)])
+            kept = results[0].get("whole") or [{}, {"subtask_results": results}]
+            rows.append([number, *kept])
         return rows
 
     def result(self, h: Evidence) -> dict[str, Any]:
@@ -136,10 +152,8 @@ class Released(OfClone):
             return {**task, "error": h.error}
         models = {b.name: b.model for b in self.pool.backends}
         ran = {"model": models.get(h.backend, h.backend), "steps_taken": h.steps}
-        if h.error:
-            return {**task, **ran, "finish_result": {}, "timed_out": True}
         report = {"result": h.answer, "status": h.status, "summary": h.summary}
-        return {**task, **ran, "finish_result": report}
+        return {**task, **ran, "finish_result": report, "timed_out": h.error}
 
     def subtasks(self, state: State, did: Row) -> tuple[SubTask, ...]:
         """The sub-tasks that the released code starts, and those that it refuses."""
@@ -152,12 +166,7 @@ class Released(OfClone):
         if mark != ASKED:
             return SubTask(f"{REFUSED}{number}", json.dumps(result), agent=REFUSED)
         model, instruction, context, tools = json.loads(asked)
-        names = tools if tools and isinstance(tools, list) else state.tools
+        names = {bare(name) for name in tools or state.tools}
         backend = next(b.name for b in self.pool.backends if b.model == model)
-        return SubTask(
-            f"t{number}",
-            str(instruction),
-            str(context or ""),
-            backend,
-            tuple(name for name in state.tools if name in names),
-        )
+        assigned = tuple(name for name in state.tools if bare(name) in names)
+        return SubTask(f"t{number}", instruction, context, backend, assigned)

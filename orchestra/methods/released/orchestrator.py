@@ -23,25 +23,21 @@ from typing import Any
 
 from orchestra.kernel.folder import Options
 from orchestra.kernel.method import Ask
-from orchestra.kernel.prompts import say, without_marks
 from orchestra.kernel.tool import CODE, SEARCH, Tool
 from orchestra.kernel.vocabulary import (
-    ConfigError,
     Decision,
     Evidence,
     Pool,
     Result,
     State,
-    Step,
     SubTask,
     Task,
 )
-from orchestra.methods.released.clone import REFUSED, OfClone, lost, refused
+from orchestra.methods.released.clone import REFUSED, OfClone, lost, refused, unmarked
 from orchestra.methods.replies import as_text
 from orchestra.methods.toolorchestra import ToolCall, ToolOrchestra
 from orchestra.methods.toolorchestra_context import kind_of
 
-MARKED = re.compile(r"(?s)<data ([0-9a-f]{8,64})>\n(.*)\n</data \1>")
 CALL = re.compile(
     r"(?s)<tool_call>(.*?)(?:</tool_call>|\Z)"
 )  # vLLM's parser for Hermes
@@ -64,8 +60,6 @@ class Released(OfClone, ToolOrchestra):
         self, state: State, ask: Ask, mistake: str, last_chance: bool
     ) -> Decision:
         """The expert that the released code calls; nobody, if it calls none."""
-        if state.task.media:
-            raise ConfigError("the released prompts of ToolOrchestra have no files")
         if last_chance:
             return lost(state)
         messages, tools = self.turn(state)
@@ -78,12 +72,8 @@ class Released(OfClone, ToolOrchestra):
 
     def turn(self, state: State, calls: Any = None) -> Any:
         """The request, its tools, and what the clone does with the calls of the reply."""
-        known = [h for h in state.history if kind_of(h.id) != "answer"]
-        given = {
-            "question": state.task.question,
-            "turns": [known_turn(h) for h in known],
-            "calls": calls,
-        }
+        turns = [known_turn(h) for h in state.history if kind_of(h.id) != "answer"]
+        given = {"question": state.task.question, "turns": turns, "calls": calls}
         return self.clone.call("orchestrator:turn", given)
 
     def remember(
@@ -96,15 +86,6 @@ class Released(OfClone, ToolOrchestra):
             if step.action == CODE:
                 shown = [step.params["code"], unmarked(step)]
         return super().remember(history, u, replace(z, summary=json.dumps(shown)))
-
-
-def unmarked(step: Step) -> str:
-    """What a tool has shown; "" if a program has printed nothing."""
-    text = step.observation
-    if text == say("notes", "code_silent"):
-        return ""
-    marked = MARKED.fullmatch(text)
-    return marked[2] if marked else without_marks(text)
 
 
 def known_turn(h: Evidence) -> Any:

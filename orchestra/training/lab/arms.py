@@ -2,17 +2,16 @@
 
     python -m orchestra.training.lab.arms [--quick] [--seed N] [--out DIR]
 
-Every seed has a start: a model that learned the language from random decisions, and then imitated
-the expert for a while. From it the arms part. All of them have the same number of optimizer
-steps, on Eq. 31 of train_da_grpo.py. They differ in whose states they learn in and in what a
-decision is paid for:
+Every seed has a start, which imitated the expert for a while. From it the arms part. All of them
+take the same number of optimizer steps, on Eq. 31 of train_da_grpo.py. They differ in whose states
+they learn in and in what a decision is paid for:
 
     arm       states          paid for
     sft       the expert's    being y*, the expert's decision
     dagger    its own         being y*
     da        the expert's    Eq. 29: likeness to y*, compared within a group of samples (the paper)
     da_own    its own         the same
-    outcome   its own         the answer: 1 for each decision of a game that is solved (vanilla GRPO)
+    outcome   its own         the answer: 1 for each decision of a solved game (vanilla GRPO)
 
 The first four consult y* in equally many states, and the last three sample equally many decisions.
 A setting is a number of rounds, a share of trouble, and a share of references y* that are wrong.
@@ -62,7 +61,7 @@ from orchestra.training.lab.language import (
     reward,
 )
 from orchestra.training.lab.players import Player
-from orchestra.training.lab.report import report
+from orchestra.training.lab.report import percent, report
 from orchestra.training.logprobs import token_logprobs
 from orchestra.training.policy import Ids, Policy
 from orchestra.training.rollouts import Group, LocalRollouts
@@ -81,8 +80,9 @@ SAMPLES = 512  # decisions that a step samples
 AT_ONCE = 1024  # completions in one batch of sampling
 STEPS = 120  # of each arm
 START_STEPS = 200
-POINTS = 6  # checks along the way
+POINTS = 5  # checks along the way
 OBJECTIVE = Objective(beta=0.0)
+TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Arm:
-    """`learn`: the samples of a step. `after`: the arm that it continues. `group` as in Training."""
+    """`learn`: the samples of a step. `after`: the arm that it continues. `group`: see Training."""
 
     learn: Learn
     after: str
@@ -233,8 +233,8 @@ def _merged(samples: Sequence[Sample]) -> Iterator[Sample]:
 
 
 class Training:
-    """A training of an arm: games that go on, and what was used so far. `group`: samples of a state,
-    or games of a task.
+    """A training: games that go on, and what was used so far. `group`: samples of a state, or games
+    of a task.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class Training:
 
 
 def imitate(t: Training, own: bool, player: Player | None = None) -> list[Sample]:
-    """The decisions of a player, y* if there is none, in the policy's own states or the player's."""
+    """A player's decisions, y* if there is none, in the policy's own states or the player's."""
     prompts = [encode(game.prompt()) for game in t.games]
     if player is None:
         decisions = list(map(t.reference, t.games))
@@ -377,9 +377,11 @@ ALSO = {  # from the language alone, and from a flawed demonstrator; one setting
 # ---- one training --------------------------------------------------------------------------------
 
 
-def train(out: Path, setting: Setting, name: str, arm: Arm, seed: int) -> None:
-    """Train an arm, measure it, and write its row in OUT/rows, unless that is there. Its weights
-    are in OUT/models.
+def train(
+    out: Path, setting: Setting, name: str, arm: Arm, seed: int, tasks: Tasks = HELD_OUT
+) -> None:
+    """Train an arm, let it play the tasks, and write its row in OUT/rows, unless that is there. Its
+    weights are in OUT/models.
     """
     models = out / "models" / setting.name
     file = out / "rows" / f"{setting.name}, {name}, seed {seed}.json"
@@ -390,25 +392,17 @@ def train(out: Path, setting: Setting, name: str, arm: Arm, seed: int) -> None:
         make_model(before, seed)
     learner = Learner(before, arm.lr, arm.steps)
     training = Training(setting, learner, arm.group, seed=f"lab {seed} {name}")
-    curve = list(_curve(training, arm))
-    learner.policy.save(models / f"{name}-{seed}")
     row = {"arm": name, "seed": seed, "setting": asdict(setting), "lr": arm.lr}
-    row |= {"group": arm.group, "steps": arm.steps, "curve": curve}
-    for tasks in (VALIDATION, HELD_OUT):
-        for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-            games = played(learner, setting, tasks, temperature)
-            row[f"{tasks.name}, {kind}"] = "".join(
-                str(int(bool(g.solved))) for g in games
-            )
+    row |= {"group": arm.group, "steps": arm.steps, "tasks": tasks.name}
+    row["curve"] = list(_curve(training, arm))
+    learner.policy.save(models / f"{name}-{seed}")
+    for kind, temperature in TEMPERATURES.items():
+        games = played(learner, setting, tasks, temperature)
+        row[kind] = "".join(str(int(bool(game.solved))) for game in games)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, json.dumps(row) + "\n")
-    solved = " and ".join(
-        f"{row[f'held out, {k}'].count('1')}" for k in ("greedy", "sampled")
-    )
-    print(
-        f"{setting.name}: {name}, seed {seed}: {solved} of {HELD_OUT.count} solved",
-        flush=True,
-    )
+    solved = f"{percent(row):.1f} % of {tasks.count} {tasks.name} tasks solved"
+    print(f"{setting.name}: {name}, seed {seed}: {solved}", file=sys.stderr, flush=True)
 
 
 def _curve(training: Training, arm: Arm) -> Iterator[dict[str, float]]:
@@ -416,6 +410,7 @@ def _curve(training: Training, arm: Arm) -> Iterator[dict[str, float]]:
     learner = training.learner
     seconds = 0.0  # of this process
     for step in range(arm.steps + 1):
+        _end_without_parent()
         if step % (arm.steps // POINTS) == 0:
             games = played(learner, training.setting, CHECK, 0.0)
             solved = fmean(bool(game.solved) for game in games)
@@ -429,6 +424,13 @@ def _curve(training: Training, arm: Arm) -> Iterator[dict[str, float]]:
             began = time.process_time()
             learner.learn(arm.learn(training))
             seconds += time.process_time() - began
+
+
+def _end_without_parent() -> None:
+    """End a process whose parent was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        sys.exit(1)
 
 
 def played(
@@ -454,7 +456,7 @@ SAME_NUMBERS = {  # on every x86 processor that has AVX2
 }
 SEEDS = (0, 1, 2)
 TUNING_SEED = 100
-LRS = (3e-4, 1e-3, 3e-3)
+LRS = (1e-4, 3e-4, 1e-3, 2e-3, 3e-3, 6e-3, 1e-2)
 GROUPS = (8, 16)  # of outcome, whose batch is free
 Job = tuple[Setting, tuple[str, ...], int]  # arms with a seed, one after the other
 
@@ -487,8 +489,9 @@ def work(out: Path, setting: Setting, names: Sequence[str], seed: int) -> None:
     """A job, in a process of its own."""
     torch.set_num_threads(1)
     known = {**ARMS, **ALSO, **variants()}
+    tasks = VALIDATION if seed == TUNING_SEED else HELD_OUT
     for name in names:
-        train(out, setting, name, known[name], seed)
+        train(out, setting, name, known[name], seed, tasks)
 
 
 def parser() -> OneLineParser:

@@ -38,8 +38,8 @@ def babble(game: Game, rng: random.Random) -> str:
 
 
 def rule(game: Game, _: random.Random) -> str:
-    """A written rule, which reads the prompt and knows nothing of the world. It opens every lead, or
-    the cheapest if one is enough, with the first tool that has not failed; what failed with
+    """A written rule, which reads the prompt and knows nothing of the world. It opens every lead,
+    or the cheapest if one is enough, with the first tool that has not failed; what failed with
     every tool is given up. After the last stage it answers with what is asked.
     """
     words = game.prompt().split()

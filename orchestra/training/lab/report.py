@@ -2,8 +2,8 @@
 
     python -m orchestra.training.lab.report fixtures/lab
 
-The folder has rows/*.json, or all of them in results.jsonl. Its tables.md and curves.svg are written.
-What is compared was written down here before the runs whose results are published:
+The folder has rows/*.json, or all of them in results.jsonl. Its tables.md and curves.svg are
+written. What is compared was written down here before the runs whose results are published:
 
     da - sft            the paper's way against imitation, both in the expert's states
     da_own - dagger     the same, both in the policy's own states
@@ -46,7 +46,7 @@ COLOURS = {
     "outcome": "#2ca02c",
 }
 
-GREEDY, SAMPLED = "held out, greedy", "held out, sampled"
+GREEDY, SAMPLED = "greedy", "sampled"  # the likeliest decisions, and drawn ones
 
 
 def rows_in(out: Path) -> list[Row]:
@@ -56,7 +56,8 @@ def rows_in(out: Path) -> list[Row]:
         texts += (out / "results.jsonl").read_text().splitlines()
     if not texts:
         raise ConfigError(f"{out}: has no results of a laboratory")
-    return list(map(json.loads, texts))
+    rows = map(json.loads, texts)
+    return [row for row in rows if row["tasks"] == HELD_OUT.name]
 
 
 def by_arm(rows: Iterable[Row]) -> Rows:

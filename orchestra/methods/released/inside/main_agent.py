@@ -47,9 +47,8 @@ NAMES = {
 class SubAgent:
     """In place of the clone's: it stops with what it was asked."""
 
-    def __init__(self, **about: Any) -> None:
-        names = ("llm", "task_instruction", "context", "allowed_tools")
-        self.asked = [about[name] for name in names]
+    def __init__(self, *asked: Any) -> None:
+        self.asked = asked
 
     def reset(self, info: Any) -> None:
         raise RuntimeError(f"asked {json.dumps(self.asked)}")
@@ -78,7 +77,14 @@ def main_agent(given: Any, env: Any, answer: Any) -> Any:
     package = given["package"]
     names = NAMES[package]
     delegate: Any = import_module(f"{package}.tools.delegate")
-    delegate.ReActAgent = SubAgent
+    released = delegate.ReActAgent
+
+    def sub_agent(llm: Any, memory: Any, **about: Any) -> SubAgent:
+        released(**about)  # raises an error for a field of the wrong type
+        task, context = about["task_instruction"], about["context"]
+        return SubAgent(llm, task, context, about["allowed_tools"])
+
+    delegate.ReActAgent = sub_agent
     delegate.Memory = lambda **about: None
     delegate.create_llm_instance = str
     models = SimpleNamespace(get=str)
@@ -109,6 +115,32 @@ def main_agent(given: Any, env: Any, answer: Any) -> Any:
     return agent
 
 
+def report(given: Any, forced: Any, result: Any) -> Any:
+    """What a sub-agent reports. `forced`: the loop of some branches, whose last step always is a
+    report. There, of a sub-agent that used all its steps, it is made from what the last tool
+    showed; elsewhere it says that the steps were used.
+    """
+    env = environment(given)
+    if not result.pop("timed_out"):
+        *_, info = env._handle_finish(result["finish_result"])
+    elif forced is None:
+        *_, info = env._timeout_response({}, {})
+    else:
+
+        async def step(**about: Any) -> Any:
+            return {}, ""
+
+        async def shown(*action: Any) -> Any:
+            output = {"output": result["finish_result"]["summary"], "error": None}
+            return output, 0.0, False, {}
+
+        env._handle_tool = shown
+        llm = SimpleNamespace(get_usage_summary=dict)
+        agent = SimpleNamespace(reset=id, step=step, llm=llm)
+        info = asyncio.run(forced(agent, env, given["steps"])).trace[-1].info
+    return info["finish_result"]
+
+
 def turn(given: Any) -> Any:
     """One MainAgent.step after the history: its prompt and, with a reply, what it does then."""
     prompts: list[str] = []
@@ -122,12 +154,13 @@ def turn(given: Any) -> Any:
     env = environment(given)
     agent = main_agent(given, env, answer)
     step = SimpleNamespace(action={}, observation={})
+    forced = getattr(agent.tools[0], "_run_gaia_with_forced_finish", None)
     for agent.attempt, params, whole in given["history"]:
         for result in whole.get("subtask_results") or [whole]:
-            if result.pop("timed_out", False):
-                *_, info = env._timeout_response({}, {})
-                result["finish_result"] = info["finish_result"]
             if "finish_result" in result:
+                result["finish_result"] = report(given, forced, result)
+                if forced:
+                    result["statistics"] = {"max_steps": given["steps"]}
                 trace = [step] * result["steps_taken"]
                 summary = agent.tools[0]._summarize_trace(trace, "")
                 result["trace_summary"] = asyncio.run(summary)

@@ -34,7 +34,8 @@ def messages(given: Any) -> Any:
 
 def agents(given: Any) -> Any:
     """The direct answer of a reply; or the name, input and roles of each agent, as its code calls
-    them, and what it returns. ${A1} is the output of the first one. None: the parser refuses it.
+    them, and what it returns. Of the first one, the output is ${A1} if the id is A. None: the
+    parser refuses the reply.
     """
     from mas_r1_reasoner.rewards.utils import harmony_parser
 
@@ -52,7 +53,7 @@ def agents(given: Any) -> Any:
                 agent_input: Any, model: str, debate_roles: Any = ()
             ) -> str:
                 calls.append([name, agent_input.content, [*debate_roles]])
-                return f"${{A{len(calls)}}}"
+                return f"${{{given['id']}{len(calls)}}}"
 
             return agent
 
