@@ -59,6 +59,7 @@ if __name__ == "__main__":
 import torch
 from torch import Tensor
 
+from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training.logprobs import importance, log_ratio, masked_sum
 from orchestra.training.policy import Policy
 from orchestra.training.processes import Processes
@@ -66,7 +67,6 @@ from orchestra.training.rollouts import Group, Rollouts
 from orchestra.training.samples import (
     MicroBatch,
     Row,
-    check,
     completion_rows,
     for_all,
     reward_metrics,
@@ -189,8 +189,8 @@ class Trainer:
             self.reference = [weight.clone() for weight in self.policy.weights()]
 
     def grpo_step(self, step: int, batch: Sequence[Example]) -> Row:
-        """Sample, score, compare, improve. Returns what was measured. Raises EndpointError or
-        ConfigError if no sample was scored, or the server has other weights than the policy.
+        """Sample, score, compare, improve. Returns what was measured. Raises ConfigError if no
+        sample was scored, and EndpointError if a server fails or has other weights.
         """
         options = self.options
         seeds = [seed_of(options.seed, step, k) for k in range(len(batch))]
@@ -199,18 +199,20 @@ class Trainer:
         advantages, informative = group_advantages(  # Eq. 30: (P, G), (P,)
             scored.rewards, min_std=options.min_std, scale=scale
         )
+        self.completions = completion_rows(groups, scored, advantages)
+        row = reward_metrics(self.completions, self.processes)
+        if row["dropped"] == 1:
+            why = "every completion of a step was dropped; it must score some"
+            raise ConfigError(f"--reward {options.reward}: {why}")
+        equal = self.processes.total(int((~informative).sum()))
+        row["zero_variance"] = equal / len(batch)
         # Without the groups of equal rewards, and without the samples that were dropped
+        learned = informative[:, None] & ~scored.rewards.isnan()  # (P, G)
         size = options.micro_batch or options.group
         if not self.policy.packs:
             size = 1
-        parts = to_learn(groups, advantages, informative, scored.rewards, size)
-        self.completions = completion_rows(groups, scored, advantages)
-        row = reward_metrics(self.completions, self.processes)
-        equal = self.processes.total(int((~informative).sum()))
-        row["zero_variance"] = equal / len(batch)
-        row |= self.improve(step, parts)  # Eq. 31
-        check(row, options)
-        return row
+        parts = to_learn(groups, advantages, learned, size)
+        return row | self.improve(step, parts)  # Eq. 31
 
     def sample(
         self, batch: Sequence[Example], seeds: Sequence[int], n: int, temperature: float
@@ -232,51 +234,31 @@ class Trainer:
         if totals.tokens == 0:  # the rewards of every group were equal
             return {"loss": 0.0, "grad_norm": 0.0}
         parts = for_all(parts, self.policy)
-        before = [self.old_and_reference(part) for part in parts]
         for _ in range(self.options.iterations):
-            sums = [
-                self.learn(part, old, reference, totals)
-                for part, (old, reference) in zip(parts, before, strict=True)
-            ]
+            sums = [self.learn(part, totals) for part in parts]
             grad_norm = self.optimizer_step(step)
         means = token_means(sums, totals.tokens, self.processes)
         return {**means, "grad_norm": grad_norm}
 
-    @torch.no_grad()
-    def old_and_reference(
-        self, part: MicroBatch
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """log pi_old and log pi_ref (N, T), before the first optimizer step.
+    def learn(self, part: MicroBatch, totals: Totals) -> Row:
+        """Add the gradient of a micro-batch. Returns its part of the loss, and sums over tokens.
 
-        None if not needed: with one iteration pi_old is pi_theta; with beta 0 there is no KL.
+        The first time, before any optimizer step, pi_theta is pi_old. With beta 0 there is no KL.
         """
         given = (part.prompt, part.completions, self.options.temperature)
-        old = reference = None
-        if self.options.iterations > 1:
-            old = self.policy.logprobs(*given).logprobs
-        if self.options.beta > 0:
-            reference = self.policy.logprobs_under(self.reference, *given)
-        return old, reference
-
-    def learn(
-        self,
-        part: MicroBatch,
-        old: Tensor | None,
-        reference: Tensor | None,
-        totals: Totals,
-    ) -> Row:
-        """Add the gradient of a micro-batch. Returns its part of the loss, and sums over tokens."""
-        temperature = self.options.temperature
-        now = self.policy.logprobs(part.prompt, part.completions, temperature)
-        if old is None:
-            old = now.logprobs.detach()  # (N, T): ratio 1, its gradient is not 0
+        if part.reference is None and self.options.beta > 0:
+            part.reference = self.policy.logprobs_under(self.reference, *given)
+        now = self.policy.logprobs(*given)
+        if part.old is None:
+            part.old = now.logprobs.detach()  # (N, T): ratio 1, its gradient is not 0
+        old = part.old
         sampler = part.sampler_logprobs.to(old)  # (N, T), NaN where not given
         weights = importance(old, sampler, self.options.importance_cap)  # (N, T)
         mask = now.mask * part.counts  # (N, T), all 0 of a stand-in
         loss, sums = da_grpo_loss(  # Eq. 31
             logprobs=now.logprobs,
             old_logprobs=old,
-            reference_logprobs=reference,
+            reference_logprobs=part.reference,
             advantages=part.advantages.to(old),
             mask=mask,
             objective=self.objective,
@@ -285,9 +267,8 @@ class Trainer:
         )
         self.backward(loss)
         sums["loss"] = loss.item()
-        sums["entropy"] = masked_sum(now.entropy, mask)
+        sums["entropy"] = masked_sum(-old, mask)  # its estimate by the sampled tokens
         sums["mismatch"] = masked_sum((old - sampler).abs().nan_to_num(0.0), mask)
-        sums["capped"] = masked_sum(weights >= self.options.importance_cap, mask)
         return sums
 
     def backward(self, loss: Tensor) -> None:

@@ -99,7 +99,7 @@ def commands(folder, kind):
     again = ["resume", run, "--quiet", "--backends", POOL, "--timeout", 1]
     return (
         ["--quiet", "--replay", run], again, [*again, "--from-round", 1, "--out", folder.parent / "fork"], ["runs", folder], ["report", run],
-        ["diff", ROOT / "fixtures/runs/equinox", run], ["report", folder], ["explain", run], ["examples", run, "--all", "--out", folder.parent / "examples.jsonl"],
+        ["diff", ROOT / "fixtures/runs/equinox", run], ["report", folder], ["explain", run], ["examples", run, "--out", folder.parent / "examples.jsonl"],
     )  # fmt: skip
 
 

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import orchestra.training.world
 from fixtures import drawing, readable, recording
 from fixtures import make_minigaia as made
 from fixtures.minigaia_tasks import tasks
@@ -20,7 +19,7 @@ from orchestra.minigaia import operations, shapes
 from orchestra.minigaia.agent import world
 from orchestra.minigaia.tasks import ENDING, NAMES, SHARE, TOOL
 from orchestra.minigaia.world import world_of
-from orchestra.training.world import expert, parse_decision, prompt
+from orchestra.training.world import expert, parse_decision
 from orchestra_min import replay
 from tests.conftest import needs_sandbox
 from tests.sweeps import sweep
@@ -163,10 +162,7 @@ def test_the_check_reports_a_fact_that_the_engine_cannot_read(tmp_path, capsys):
 
 
 @needs_sandbox
-@pytest.mark.parametrize(("method", "style"), [
-    ("orchestra-o1", "full"), (f"{Path(orchestra.training.world.__file__)}:Trained", "brief"),
-])  # fmt: skip
-def test_in_the_world_only_the_main_agent_is_asked(tmp_path, endpoint, method, style):
+def test_in_the_world_only_the_main_agent_is_asked(tmp_path, endpoint):
     """The scripted main agent decides as the world's expert does, and so solves every task."""
     worlds = {}
     for row in QUESTIONS:
@@ -178,22 +174,18 @@ def test_in_the_world_only_the_main_agent_is_asked(tmp_path, endpoint, method, s
 
     def respond(request):
         (game,) = (w for q, w in worlds.items() if q in json.dumps(request, ensure_ascii=False))
-        if style == "brief":  # the prompt of the training, and no schema
-            assert request["messages"] == list(prompt(game.state()))
-            assert "response_format" not in request
-        reply = json.dumps(expert(game, style))
+        reply = json.dumps(expert(game))
         decision = parse_decision(reply, game.state())
         if isinstance(decision, Delegate):
             game.carry_out(decision)
         return reply
 
-    server, how = endpoint(respond), ("--data", DATA, "--world", "--method", method)
+    server, how = endpoint(respond), ("--data", DATA, "--world", "--method", "orchestra-o1")
     code, rows = sweep(tmp_path, server.url, *how)
     assert (code, len(rows)) == (0, 60) and all(row["exact"] for row in rows.values())
     assert len(server.requests) == sum(row["rounds"] for row in rows.values())
     run = tmp_path / "out" / "runs" / "3-03"
-    own = {"method": orchestra.training.world.Trained} if style == "brief" else {}
-    played = replay(run, agents={WORLD: world}, **own)
+    played = replay(run, agents={WORLD: world})
     assert played.answer == rows["3-03"]["answer"]
     for name in ("tape", "trajectory"):  # as if the process had been killed before the last call
         lines = (run / f"{name}.jsonl").read_text().splitlines()

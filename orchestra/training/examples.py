@@ -2,7 +2,7 @@
 from world.py, and those of recorded runs from here, one a round:
 
     python -m orchestra.training.examples runs/a runs/b --out examples.jsonl \
-        [--answers FILE] [--all]
+        [--answers FILE]
 
 takes runs of orchestra-o1 and aorchestra that ended by completing, not those with a fallback
 answer. Learning (a) of arXiv 2602.03786 is SFT on such runs. Both methods write the JSON decision
@@ -214,21 +214,19 @@ def succeeded(folder: Path, right: Right = "", question: str = "") -> bool:
 
 
 def examples_of(a: argparse.Namespace) -> list[Example]:
-    """The examples of the runs that succeeded, or of all. Raises ConfigError if there are none."""
+    """The examples of the runs that succeeded. Raises ConfigError if there are none."""
     asked = {} if a.answers is None else {q.question: q for q in load(a.answers)}
     examples: list[Example] = []
     for folder in a.runs:
         outside.check_run(folder)
         with outside.damage_is_one_line(folder):
-            examples += _of_run(folder, asked, a.all)
+            examples += _of_run(folder, asked)
     if not examples:
-        raise ConfigError("no run of those given succeeded; give others, or --all")
+        raise ConfigError("no run of those given succeeded; give others")
     return examples
 
 
-def _of_run(
-    folder: Path, asked: Mapping[str, Question], takes_all: bool
-) -> list[Example]:
+def _of_run(folder: Path, asked: Mapping[str, Question]) -> list[Example]:
     """The examples of a run; [] of one that is left out, which is said."""
     manifest = folders.read_manifest(folder)
     question = manifest.question.strip()
@@ -236,8 +234,8 @@ def _of_run(
     why = ""
     if manifest.options.method not in METHODS:
         why = f"no {' or '.join(METHODS)}"
-    elif not takes_all and not succeeded(folder, right, question):
-        why = "it did not succeed (--all takes it)"
+    elif not succeeded(folder, right, question):
+        why = "it did not succeed"
     if why:
         tell(f"{folder}: left out, {why}")
         return []
@@ -255,7 +253,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flag("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
     flag("--out", type=Path, required=True, metavar="FILE", help="JSONL")
     flag("--answers", type=Path, metavar="FILE", help="right answers, by question")
-    flag("--all", action="store_true", help="runs that did not succeed too")
 
     def work() -> None:
         a = parser.parse_args(arguments)

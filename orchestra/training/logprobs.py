@@ -18,11 +18,11 @@ So each completion gets the same probabilities as behind a copy of the prompt of
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 MAX_LOG_RATIO = 20.0  # larger ratios are clamped, so that no input gives NaN
 PART = 512  # tokens whose logits are in float32 at a time
@@ -30,17 +30,15 @@ PROMPT = -1  # stands for the owner of the prompt's tokens, which all completion
 
 
 def padded(completions: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """ids (N, T) and mask (N, T) of N completions; T is at least 1.
+    """ids (N, T) and mask (N, T) of N completions, each of at least one token.
 
     The mask follows the lengths. So a sampled end token counts, even if the same token pads.
     """
-    lengths = torch.tensor([len(c) for c in completions], dtype=torch.long)  # (N,)
-    longest = max([1, *lengths.tolist()])
-    mask = torch.arange(longest)[None] < lengths[:, None]  # (N, T)
-    all_ids = list(chain.from_iterable(completions))
-    ids = torch.full(mask.shape, pad)  # (N, T)
-    ids[mask] = torch.tensor(all_ids, dtype=torch.long)
-    return ids, mask.float()
+    rows = [torch.tensor(completion) for completion in completions]
+    ids = pad_sequence(rows, True, pad)  # (N, T)
+    ones = [torch.ones(len(completion)) for completion in completions]
+    mask = pad_sequence(ones, True)  # (N, T)
+    return ids, mask
 
 
 def token_logprobs(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor:
@@ -59,7 +57,9 @@ class _TokenLogprobs(torch.autograd.Function):
         for rows in _parts(len(ids)):
             scaled = _exact(logits[rows]) / temperature  # (PART, V)
             normalizer = scaled.logsumexp(-1)  # (PART,)
-            chosen = scaled.gather(1, ids[rows, None]).squeeze(1)
+            columns = ids[rows, None]  # (PART, 1)
+            chosen = scaled.gather(1, columns)
+            chosen = chosen.squeeze(1)  # (PART,)
             logprobs.append(chosen - normalizer)
             normalizers.append(normalizer)
         ctx.save_for_backward(logits, ids, torch.cat(normalizers))
@@ -73,38 +73,36 @@ class _TokenLogprobs(torch.autograd.Function):
         weights = gradients[0] / ctx.temperature  # (K,)
         of_logits = torch.empty_like(logits)  # (K, V)
         for rows in _parts(len(ids)):
-            part = _exact(logits[rows]) / ctx.temperature  # (PART, V)
-            part.sub_(normalizers[rows, None]).exp_()  # pi
-            part.mul_(-weights[rows, None])
-            part.scatter_add_(1, ids[rows, None], weights[rows, None])
+            columns = ids[rows, None]  # (PART, 1)
+            weight = weights[rows, None]  # (PART, 1)
+            part = _exact(logits[rows])  # (PART, V)
+            part = part / ctx.temperature
+            part.sub_(normalizers[rows, None])
+            part.exp_()  # pi
+            part.mul_(-weight)
+            part.scatter_add_(1, columns, weight)
             of_logits[rows] = part
         return of_logits, None, None
 
 
-def token_entropy(logits: Tensor) -> Tensor:
-    """Entropy in nats at each position of logits (K, V): (K,)."""
-    entropies = []
-    for rows in _parts(len(logits)):
-        probabilities = logits[rows].float().softmax(-1)  # (PART, V)
-        entropies.append(torch.special.entr(probabilities).sum(-1))
-    return torch.cat(entropies)
-
-
 def masked_sum(values: Tensor, mask: Tensor) -> float:
     """The sum of values (N, T) over the tokens, where mask (N, T) is 1."""
-    return float(torch.where(mask > 0, values, 0.0).sum())
+    of_tokens = torch.where(mask > 0, values, 0.0)  # (N, T)
+    return float(of_tokens.sum())
 
 
 def log_ratio(a: Tensor, b: Tensor) -> Tensor:
     """a - b, always finite: 0 where both are -inf or one is NaN, else within +-20."""
-    return torch.nan_to_num(a - b, nan=0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    difference = torch.nan_to_num(a - b, nan=0.0)
+    return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def importance(old_logprobs: Tensor, sampler_logprobs: Tensor, cap: float) -> Tensor:
     """min(pi_old / pi_sampler, cap), (N, T): corrects for the sampler's own numerics. It is 1 where
     the sampler's logprobs are NaN, since the sampler was the policy.
     """
-    return log_ratio(old_logprobs, sampler_logprobs).exp().clamp(max=cap)
+    ratio = log_ratio(old_logprobs, sampler_logprobs).exp()
+    return ratio.clamp(max=cap)
 
 
 def _exact(logits: Tensor) -> Tensor:
@@ -125,8 +123,9 @@ def can_pack(config: Any) -> bool:
     """Whether every layer of a model uses the attention mask that it is given."""
     layer_types = getattr(config, "layer_types", None) or ["full_attention"]
     window = getattr(config, "sliding_window", None)
-    uses_window = bool(window) and getattr(config, "use_sliding_window", True)
-    if uses_window or set(layer_types) != {"full_attention"}:
+    if window and getattr(config, "use_sliding_window", True):
+        return False
+    if set(layer_types) != {"full_attention"}:
         return False
     return bool(config._attn_implementation == "sdpa")
 
@@ -145,11 +144,14 @@ def packed(prompt_length: int, is_token: Tensor) -> tuple[Tensor, Tensor, Tensor
     [1, 1, 0, 0, 1]
     """
     owner, offset = is_token.nonzero(as_tuple=True)  # (K,) each
-    place = torch.arange(prompt_length + len(owner), device=owner.device)  # (L,)
+    length = prompt_length + len(owner)  # L
+    place = torch.arange(length, device=owner.device)  # (L,)
     prompt = place[:prompt_length]
     before = place[prompt_length - 1 : -1]  # (K,), of the token before each
     logit_index = torch.where(offset == 0, prompt_length - 1, before)  # (K,)
     position = torch.cat([prompt, prompt_length + offset])  # (L,)
-    owners = torch.cat([torch.full_like(prompt, PROMPT), owner])  # (L,)
-    may_see = (owners == PROMPT) | (owners == owners[:, None])  # (L, L)
+    of_prompt = torch.full_like(prompt, PROMPT)
+    owners = torch.cat([of_prompt, owner])  # (L,)
+    is_own = owners == owners[:, None]  # (L, L)
+    may_see = is_own | (owners == PROMPT)  # (L, L)
     return position, may_see.tril(), logit_index

@@ -9,7 +9,6 @@ import argparse
 import os
 import re
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -45,8 +44,8 @@ class Checked(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            where = ".".join(map(str, first["loc"]))
-            raise ConfigError(f"{where}: {problem}" if where else problem) from None
+            where = "".join(f"{field}: " for field in first["loc"][:1])
+            raise ConfigError(f"{where}{problem}") from None
 
 
 def _base_url(url: str) -> str:
@@ -65,24 +64,28 @@ Setting = Annotated[str, AfterValidator(_setting)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 
 
+def _flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def _default_lr(data: dict[str, Any]) -> float:
     return 5e-6 if data.get("full") else 5e-5
 
 
 def _default_reward(data: dict[str, Any]) -> str:
     settings = data.get("reward_setting", ())
-    return "judge" if any(text.startswith("model=") for text in settings) else "rubric"
+    return "judge" if any(text.startswith("model=") for text in settings) else "exact"
 
 
 class TrainingOptions(Checked):
     """The defaults are the paper's, except where a GPU of 80 GB needs others (docs/training.md)."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True, alias_generator=_flag_of)
 
     stage: Literal["sft", "grpo"]
     """sft imitates the reference decisions"""
-    model: str
-    """folder of a Hugging Face model, which is not changed, or its id on the Hub"""
+    model: Path
+    """folder of a Hugging Face model, which is not changed"""
     data: Path
     """examples, JSONL"""
     out: Path
@@ -107,8 +110,6 @@ class TrainingOptions(Checked):
     """examples a step, of all processes"""
     micro_batch: Count | None = None
     """completions of a prompt in one forward pass (default: --group)"""
-    max_prompt: Count = 8192
-    """tokens of a prompt; the paper has 24576"""
     max_tokens: Count = 4096
     """tokens of a completion"""
     lr: Above0 = Field(default_factory=_default_lr)
@@ -122,14 +123,12 @@ class TrainingOptions(Checked):
     reward_setting: tuple[Setting, ...] = ()
     """NAME=VALUE for the reward; repeatable"""
     reward: str = Field(default_factory=_default_reward)
-    """judge (the paper's, and the default if --reward-setting names its model), rubric (else
-    the default) or exact: rules of ours, outcome, FILE.py:NAME or package.module:NAME"""
+    """judge (the paper's, and the default if --reward-setting names its model), exact (a rule for
+    MiniGAIA, else the default), FILE.py:NAME or package.module:NAME"""
     rollouts: Literal["vllm", "local"] = "vllm"
     """where completions come from"""
     vllm_url: BaseUrl = "http://127.0.0.1:8000"
     """the vLLM server"""
-    sample_batch: Count = 64
-    """completions at once of local rollouts"""
     group: Annotated[int, Field(ge=2)] = 8
     """completions of a prompt, G"""
     temperature: Above0 = 1.0
@@ -152,22 +151,16 @@ class TrainingOptions(Checked):
     """of the order, the adapter and the sampling"""
     save_every: Count = 10
     """steps between checkpoints"""
-    keep: Whole = 3
-    """adapters of the newest checkpoints that are kept"""
     eval_data: Path | None = None
     """held-out examples, tried before the first step and at checkpoints"""
-    log_completions: Whole = 10
-    """steps between samples in completions.jsonl; 0: none"""
-    log: Literal["trackio", "wandb", "tensorboard"] | None = None
-    """also send the metrics to trackio, wandb or tensorboard"""
+    log: Literal["trackio", "wandb"] | None = None
+    """also send the metrics to trackio or wandb"""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         """Raises ValueError, which pydantic collects, for options that do not fit together."""
         processes = int(os.environ.get("WORLD_SIZE", "1"))
-        model = Path(self.model)
-        if model.is_dir() or not re.fullmatch(r"\w[\w.-]*/[\w.-]+", self.model):
-            _check_has("--model", model, "config.json")  # else OWNER/NAME of the Hub
+        _check_has("--model", self.model, "config.json")
         if self.adapter is not None:
             _check_has("--adapter", self.adapter, "adapter_config.json")
         if self.full and self.adapter is not None:
@@ -177,9 +170,6 @@ class TrainingOptions(Checked):
             raise ValueError(f"--batch {self.batch}: give {multiple}")
         if self.samples and self.rollouts == "local" and processes > 1:
             raise ValueError("--rollouts local is for one process; use vllm")
-        if self.log is not None and find_spec(self.log) is None:
-            install = f"pip install {self.log}"
-            raise ValueError(f"--log {self.log}: it is not installed; {install}")
         return self
 
     @property
@@ -213,22 +203,12 @@ def parse(arguments: Sequence[str] | None = None) -> TrainingOptions:
         epilog=EXIT_CODES,
         allow_abbrev=False,
     )
-    for name, field in TrainingOptions.model_fields.items():
-        parser.add_argument(_flag_of(name), dest=name, **_how(field))
+    for field in TrainingOptions.model_fields.values():
+        parser.add_argument(str(field.alias), dest=field.alias, **_how(field))
     try:
         return TrainingOptions(**vars(parser.parse_args(arguments)))
     except ConfigError as error:
-        name, colon, problem = str(error).partition(": ")
-        field_name = name.partition(".")[0]
-        if field_name in TrainingOptions.model_fields:
-            name = _flag_of(field_name)
-        is_first_rank = os.environ.get("RANK", "0") == "0"
-        message = f"{parser.prog}: {name}{colon}{problem}\n" if is_first_rank else None
-        return parser.exit(2, message)
-
-
-def _flag_of(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+        return parser.exit(2, f"{parser.prog}: {error}\n")
 
 
 def _how(field: FieldInfo) -> dict[str, Any]:
@@ -241,7 +221,7 @@ def _how(field: FieldInfo) -> dict[str, Any]:
         both = argparse.BooleanOptionalAction
         return how | {"action": both if field.default else "store_true"}
     values = [c for c in get_args(field.annotation) if isinstance(c, str)]
-    how["metavar"] = "|".join(values) or None
+    how["metavar"] = "|".join(values) or str(field.alias).strip("-").upper()
     how["required"] = field.is_required()
     how["action"] = "append" if field.default == () else "store"
     return how

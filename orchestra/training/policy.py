@@ -37,7 +37,6 @@ from orchestra.training.logprobs import (
     can_pack,
     packed,
     padded,
-    token_entropy,
     token_logprobs,
 )
 from orchestra.training.processes import Processes
@@ -47,16 +46,13 @@ if TYPE_CHECKING:
 
 Messages = Sequence[Mapping[str, Any]]
 Ids = list[int]
-# What is taken of a model on the Hub: configuration, tokenizer, template and weights.
-FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"]
 
 
 @dataclass(frozen=True)
 class Logprobs:
-    """Log-probability and entropy of the tokens of completions, (N, T); `mask` is 1 on tokens."""
+    """Log-probabilities of the tokens of completions, (N, T); `mask` is 1 on tokens."""
 
     logprobs: Tensor
-    entropy: Tensor
     mask: Tensor
 
 
@@ -153,12 +149,9 @@ class Policy:
         chosen = ids[is_token]  # (K,): the tokens of all completions
         logits = self._logits(prompt, chosen, is_token)  # (K, V)
         logprobs = token_logprobs(logits, chosen, temperature)  # (K,)
-        with torch.no_grad():
-            entropy = token_entropy(logits).to(logprobs)  # (K,)
         zeros = torch.zeros_like(mask, dtype=logprobs.dtype)  # (N, T)
         return Logprobs(
             logprobs=zeros.masked_scatter(is_token, logprobs),  # (N, T)
-            entropy=zeros.masked_scatter(is_token, entropy),  # (N, T)
             mask=mask,
         )
 
@@ -255,18 +248,6 @@ def usable(what: str, call: Callable[..., Any], *given: Any, **more: Any) -> Any
         first_line = str(error).strip().split("\n")[0]
         why = first_line or type(error).__name__
         raise ConfigError(f"{what}: cannot be used ({why})") from None
-
-
-def model_folder(model: str) -> Path:
-    """The folder of a --model. One of the Hub is downloaded, or found in Hugging Face's cache.
-    Raises ConfigError.
-    """
-    if Path(model).is_dir():
-        return Path(model)
-    from huggingface_hub import snapshot_download
-
-    what = f"--model {model}: is not a folder, and as a model of the Hub"
-    return Path(usable(what, snapshot_download, model, allow_patterns=FILES))
 
 
 def compute_dtype(name: str, config: Any, device: torch.device) -> torch.dtype:

@@ -7,15 +7,10 @@
 
 The rewards that the program ships:
 
-    rubric     by rule: what the decision would find in the world of MiniGAIA
-    exact      by a stricter rule, which pays nothing for what does not help
+    exact      by rule, for MiniGAIA. It pays nothing for what does not help
     judge      with the four scores of a language model (judge.py); for recorded runs too
-    outcome    vanilla GRPO: 1 if the task's answer comes out right when the expert continues after
-               the decision, else 0
 
-The rubric gives partial credit that reinforcement learning learns to collect without solving
-anything: for a tool that finds nothing, for an operation that happens to match a number, for going
-on. `exact` gives none. It compares the sub-tasks with what the expert would delegate:
+`exact` compares the sub-tasks with what the expert would delegate:
 
     decision   recall x precision. A sub-task counts if it finds a missing fact, and if, for a
                computed fact, it names the operation and its operands in one of its wordings (in any
@@ -32,7 +27,7 @@ CONTRIBUTING.md has an example.
 Differences of format and action from App. B.4: here they say what the program would do
 1. A missing "params" costs `format` alone: the program reads the fields next to "action".
 2. An unknown tool or backend costs `action`: the program would refuse the decision.
-3. Completing before anything was seen of a task with files costs `action`, as in small_models.py.
+3. Completing before anything was seen of a task with files costs `action`.
 4. An incomplete reply, cut at its limit, costs `action`: the program would ask again.
 5. A tool that cannot open the file of its sub-task costs nothing here: a state does not say what
    the tools can do. The program would refuse the decision.
@@ -40,21 +35,21 @@ Differences of format and action from App. B.4: here they say what the program w
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
 import math
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestra.command.names import load, one_line, source_file
+from pydantic import ConfigDict, FiniteFloat, TypeAdapter, ValidationError
+
+from orchestra.command.names import load, one_line
 from orchestra.evaluation.scores import matches
 from orchestra.kernel.placing import Graph, refine
 from orchestra.kernel.prompts import say
@@ -71,9 +66,9 @@ from orchestra.kernel.vocabulary import (
 from orchestra.methods.replies import MAX_CHARS
 from orchestra.minigaia.operations import ANY_ORDER
 from orchestra.minigaia.tasks import WORDS, Fact
-from orchestra.minigaia.world import ROUNDS, Finding, World
+from orchestra.minigaia.world import World
 from orchestra.training.examples import Example, state_of
-from orchestra.training.world import decided, expert, parse_decision, world_at
+from orchestra.training.world import parse_decision, world_at
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,18 +77,12 @@ if TYPE_CHECKING:
 
 WEIGHTS = {"format": 0.1, "action": 0.1, "tool": 0.2, "decision": 0.6}  # alpha, Eq. 29
 EXACT_WEIGHTS = {"format": 0.05, "action": 0.05, "tool": 0.2, "decision": 0.7}
-UNNEEDED = 1 / 3  # both parts of a delegation after the answer was found: 1 of 3 points
 AROUND = re.compile(  # thinking before the object, and a fence around it
     r"(?:<think(?:ing)?>.*?</think(?:ing)?>)?\s*(?:```(?:json)?\s*\n(.*)```|(.*))", re.S
 )
-RULE = (  # the files that the shipped rewards follow from
-    "../minigaia/operations.py",
-    "../minigaia/shapes.py",
-    "../minigaia/tasks.py",
-    "../minigaia/world.py",
-    "../evaluation/scores.py",
-    "world.py",
-    "rewards.py",
+WANTED = (
+    "it must be a list with Scores, a finite number or None for each completion, in "
+    "order; see CONTRIBUTING.md"
 )
 
 
@@ -111,16 +100,20 @@ class Scores:
     ships are in [0, 1]. `valid`: the program could carry the decision out.
     """
 
-    total: float
-    parts: Mapping[str, float]
+    total: FiniteFloat
+    parts: Mapping[str, FiniteFloat]
     valid: bool
+
+
+SCORES = TypeAdapter(
+    list[Scores | FiniteFloat | None], config=ConfigDict(revalidate_instances="always")
+)
 
 
 class Reward(Protocol):
     """R of Eq. 29, for a group of completions in one state.
 
-    It may have a method `score_groups(examples, groups)` too. It then gets all groups of a step in
-    one call. The judge has it, to ask about all of them in parallel.
+    With an attribute `parallel`, so many groups are scored at the same time, as by the judge.
     """
 
     def score(
@@ -207,120 +200,55 @@ def _is_plain(text: str) -> bool:
 # ---- by rule -------------------------------------------------------------------------------------
 
 
-class Rubric:
-    """The Reward `rubric`."""
-
-    weights: Mapping[str, float] = WEIGHTS
+class Exact:
+    """The Reward `exact`."""
 
     def score(
         self, example: Example, completions: Sequence[Completion]
     ) -> list[Scores]:
         """Raises KeyError, TypeError or ValueError for an example that is not of MiniGAIA."""
         world = world_at(example)
-        return [self.scores(world, r) for r in readings(example, completions)]
-
-    def scores(self, world: World, reading: Reading) -> Scores:
-        """r and its parts."""
-        is_valid = reading.decision is not None
-        tool = decision = 0.0
-        if reading.decision is not None:
-            tool, decision = self.tool_and_decision(world, reading.decision)
-        parts = {"format": float(reading.format), "action": float(is_valid)}
-        parts |= {"tool": tool, "decision": decision}
-        return Scores(weighted(parts, self.weights), parts, is_valid)
-
-    def tool_and_decision(
-        self, world: World, decision: Decision
-    ) -> tuple[float, float]:
-        """Two parts, each in [0, 1]. A right answer earns both. A wrong one earns `tool` if it was
-        time to complete. After the answer was found, a delegation earns the less, the more
-        sub-tasks it has.
-        """
-        if isinstance(decision, Complete):
-            right = is_right(world, decision)
-            return float(right or world.answer_found()), float(right)
-        findings = world.would_find(decision)
-        if world.answer_found():
-            found = sum(fact is not None for _, fact in findings)
-            share = UNNEEDED * found / max(1, len(findings)) ** 2
-            return share, share
-        return tool_overlap(world, findings), progress(world, findings, len(findings))
+        return [exact_scores(world, r) for r in readings(example, completions)]
 
 
-class Exact(Rubric):
-    """The Reward `exact`."""
-
-    weights = EXACT_WEIGHTS
-
-    def tool_and_decision(
-        self, world: World, decision: Decision
-    ) -> tuple[float, float]:
-        found = world.answer_found()
-        if isinstance(decision, Complete):
-            in_time = float(found and is_right(world, decision))
-            return in_time, in_time
-        if found:
-            return 0.0, 0.0
-        findings = world.would_find(decision)
-        exact = [(u, f) for u, f in findings if f is not None and is_exact(u, f)]
-        one_tool = [(u, f) for u, f in exact if u.tools in (None, (f.tool,))]
-        count = len(findings)
-        return progress(world, one_tool, count), progress(world, exact, count)
+def exact_scores(world: World, reading: Reading) -> Scores:
+    """r and its parts."""
+    is_valid = reading.decision is not None
+    tool = decision = 0.0
+    if reading.decision is not None:
+        tool, decision = tool_and_decision(world, reading.decision)
+    parts = {"format": float(reading.format), "action": float(is_valid)}
+    parts |= {"tool": tool, "decision": decision}
+    return Scores(weighted(parts, EXACT_WEIGHTS), parts, is_valid)
 
 
-class Outcome(Rubric):
-    """The Reward `outcome`."""
-
-    def scores(self, world: World, reading: Reading) -> Scores:
-        if reading.decision is None:
-            return Scores(0.0, {"outcome": 0.0}, valid=False)
-        right = float(solved_from(world, reading.decision))
-        return Scores(right, {"outcome": right}, valid=True)
-
-
-def is_right(world: World, decision: Complete) -> bool:
-    return matches(decision.answer, world.mini.answer, world.mini.task.question)
-
-
-def solved_from(world: World, decision: Decision) -> bool:
-    """Whether the task ends with the right answer if the expert takes over after `decision`."""
+def tool_and_decision(world: World, decision: Decision) -> tuple[float, float]:
+    """Two parts, each in [0, 1]."""
+    found = world.answer_found()
     if isinstance(decision, Complete):
-        return is_right(world, decision)
-    after = copy.deepcopy(world)
-    after.carry_out(decision)
-    while not after.answer_found() and after.round < ROUNDS:
-        after.carry_out(decided(expert(after), after))
-    return after.answer_found()
+        task = world.mini.task
+        is_right = matches(decision.answer, world.mini.answer, task.question)
+        in_time = float(found and is_right)
+        return in_time, in_time
+    if found:
+        return 0.0, 0.0
+    findings = world.would_find(decision)
+    exact = [(u, f) for u, f in findings if f is not None and is_exact(u, f)]
+    one_tool = [(u, f) for u, f in exact if u.tools in (None, (f.tool,))]
+    tool = progress(world, [f for _, f in one_tool], len(findings))
+    return tool, progress(world, [f for _, f in exact], len(findings))
 
 
-def progress(world: World, findings: Sequence[Finding], count: int) -> float:
-    """Recall x precision of `count` sub-tasks, of which these findings count. Recall: which part of
-    the missing facts that can be found now they find. Precision: which part of the sub-tasks finds
-    a missing fact; two that find the same one count once.
+def progress(world: World, found: Sequence[Fact], count: int) -> float:
+    """Recall x precision of `count` sub-tasks, which find these facts. Recall: which part of the
+    missing facts that can be found now they find. Precision: which part of the sub-tasks finds a
+    missing fact; two that find the same one count once.
     """
-    new = new_facts(world, findings)
+    missing = world.missing()
+    new = {fact.id for fact in found if fact.id in missing}
     ready = world.ready()
     recall = sum(fact.id in new for fact in ready) / len(ready)
     return recall * len(new) / max(1, count)
-
-
-def tool_overlap(world: World, findings: Sequence[Finding]) -> float:
-    """Of the tools that are needed or given, the share that is both. A sub-task that names no tools
-    has those that are needed.
-    """
-    new = new_facts(world, findings)
-    needed = {fact.tool for fact in (*world.ready(), *new.values())}
-    given: set[str] = set()
-    for u, _ in findings:
-        given |= needed if u.tools is None else set(u.tools)
-    return len(needed & given) / len(needed | given)
-
-
-def new_facts(world: World, findings: Sequence[Finding]) -> dict[str, Fact]:
-    """The missing facts that a delegation finds, by id."""
-    missing = world.missing()
-    facts = [fact for _, fact in findings if fact is not None]
-    return {fact.id: fact for fact in facts if fact.id in missing}
 
 
 def is_exact(u: SubTask, fact: Fact) -> bool:
@@ -342,11 +270,9 @@ def is_exact(u: SubTask, fact: Fact) -> bool:
 # ---- the choice ----------------------------------------------------------------------------------
 
 
-REWARDS: dict[str, Any] = {
-    "rubric": Rubric,
-    "exact": Exact,
-    "judge": "orchestra.training.judge:Judge",  # imported when it is chosen
-    "outcome": Outcome,
+SHIPPED = {
+    "exact": "orchestra.training.rewards:Exact",
+    "judge": "orchestra.training.judge:Judge",
 }
 
 
@@ -355,24 +281,13 @@ def make(name: str, /, **settings: Any) -> Reward:
     ConfigError for one that does not exist, or other settings than it takes.
     """
     flag = f"--reward {name}"
-    found = REWARDS.get(name, name)
-    if isinstance(found, str):
-        if ":" not in found:
-            known = ", ".join(REWARDS)
-            raise ConfigError(f"{flag}: needs one of {known}, or FILE.py:NAME")
-        found = load(found, flag)
-    names = ", ".join(settings)
+    if name not in SHIPPED and ":" not in name:
+        raise ConfigError(f"{flag}: needs one of {', '.join(SHIPPED)}, or FILE.py:NAME")
+    found = load(SHIPPED.get(name, name), flag)
     if inspect.isclass(found):
-        try:
-            inspect.signature(found).bind(**settings)
-        except TypeError as error:
-            wanted = f"the settings {names}" if settings else "no arguments"
-            raise ConfigError(f"{flag}: must take {wanted} ({error})") from None
-        found = called(name, "cannot be made", partial(found, **settings))
-    elif settings:
-        raise ConfigError(f"{flag}: is not a class, so it takes no settings ({names})")
-    elif inspect.isroutine(found):
-        found = SimpleNamespace(score=found)
+        found = called(f"{flag}: cannot be made", found, **settings)
+    elif callable(found):
+        found = SimpleNamespace(score=partial(found, **settings))
     if not hasattr(found, "score"):
         wanted = "a function or a class with score; see CONTRIBUTING.md"
         raise ConfigError(f"{flag}: is not {wanted}")
@@ -380,26 +295,16 @@ def make(name: str, /, **settings: Any) -> Reward:
     return reward
 
 
-def called(name: str, where: str, function: Callable[..., Any], *given: Any) -> Any:
-    """What a function of the reward `name` returns. Raises ConfigError for an error in one of the
-    user's own, with the line of code that raised it. An error in a shipped one is a bug.
-    """
+def called(what: str, function: Callable[..., Any], *given: Any, **more: Any) -> Any:
+    """What a user's function returns. Raises ConfigError for its errors, with the line of code."""
     try:
-        return function(*given)
+        return function(*given, **more)
     except (ConfigError, EndpointError):
         raise
     except Exception as error:
-        if name in REWARDS:
-            raise
         raised = traceback.extract_tb(error.__traceback__)[-1]
         why = f"{one_line(error)} ({raised.filename}:{raised.lineno})"
-        raise ConfigError(f"--reward {name}: {where}: {why}") from error
-
-
-def source_files(name: str) -> list[Path]:
-    """The files that a reward follows from. A run stores their hash."""
-    files = [Path(__file__).parent / file for file in RULE]
-    return [*files, source_file(name, "--reward")] if ":" in name else files
+        raise ConfigError(f"{what}: {why}") from error
 
 
 # ---- a step's rewards ----------------------------------------------------------------------------
@@ -426,82 +331,49 @@ class Scorer:
         import torch
 
         completions = [list(map(Completion, g.texts, g.cut)) for g in groups]
-        scores = self.scores(examples, completions)
+        with ThreadPoolExecutor(getattr(self.reward, "parallel", 1)) as pool:
+            scores = list(pool.map(self.score, examples, completions))
         totals = [[math.nan if s is None else s.total for s in row] for row in scores]
         return Scored(examples, scores, torch.tensor(totals, dtype=torch.float64))
 
-    def scores(
-        self, examples: Sequence[Example], groups: Sequence[Sequence[Completion]]
-    ) -> list[list[Scores | None]]:
-        """The scores of the completions in each example's state. Raises ConfigError."""
-        flag = f"--reward {self.name}"
-        score_groups = getattr(self.reward, "score_groups", None)
-        values: Sequence[Any]
-        if score_groups is None:
-            score = self.reward.score
-            values = [
-                called(self.name, f"example {example.id}", score, example, group)
-                for example, group in zip(examples, groups, strict=True)
-            ]
-        else:
-            where = f"{len(examples)} examples, the first {examples[0].id}"
-            value = called(self.name, where, score_groups, examples, groups)
-            values = listed(value, f"{flag}: score_groups", len(groups), "groups")
-        sizes = map(len, groups)
-        return [read_scores(v, flag, n) for v, n in zip(values, sizes, strict=True)]
+    def score(
+        self, example: Example, completions: Sequence[Completion]
+    ) -> list[Scores | None]:
+        """R of a group. Raises ConfigError for an error of the user's code; ours is a bug."""
+        score: Callable[..., Any] = self.reward.score
+        if self.name in SHIPPED:
+            return list(score(example, completions))
+        where = f"--reward {self.name}: example {example.id}"
+        value = called(where, score, example, completions)
+        return checked_scores(value, where, len(completions))
 
     def check(self, examples: Sequence[Example]) -> None:
         """Raises ConfigError, before a model is loaded, for an example that a shipped reward cannot
         score. A reward of the user's own is tried once, on the reference of the first example.
         """
-        if self.name not in REWARDS:
+        if self.name not in SHIPPED:
             reference = json.dumps(examples[0].reference, ensure_ascii=False)
-            self.scores(examples[:1], [[Completion(reference)]])
+            self.score(examples[0], [Completion(reference)])
             return
-        other = "--reward judge scores recorded runs"
-        if self.name == "judge":
-            other = "it has no state, so it is for --stage sft"
         for example in examples:
             try:
                 self.reward.score(example, [])
             except (KeyError, TypeError, AttributeError, ValueError):
-                why = f"--reward {self.name} cannot score it; {other}"
+                needs = "exact needs one of MiniGAIA, judge one of a run or of MiniGAIA"
+                why = f"--reward {self.name} cannot score it; {needs}"
                 raise ConfigError(f"example {example.id}: {why}") from None
 
 
-def read_scores(value: object, flag: str, count: int) -> list[Scores | None]:
-    """R of a group of `count` completions, from what a reward returned: a wrong number must not be
-    learned. Raises ConfigError.
-    """
-    found = listed(value, f"{flag}: score", count, "completions")
-    return [_one_score(entry, flag) for entry in found]
-
-
-def listed(value: Any, what: str, count: int, of: str) -> Sequence[Any]:
-    """A list with an entry for each of `count` groups or completions. Raises ConfigError."""
-    if isinstance(value, list | tuple):
-        if len(value) == count:
-            return value
-        value = f"{len(value)} entries"
-    wanted = f"a list with one entry for each of {count} {of}, in order"
-    raise _misfit(f"{what} returned", value, wanted)
-
-
-def _one_score(value: object, flag: str) -> Scores | None:
-    if value is None:
-        return None
-    if isinstance(value, Real):
-        value = Scores(total=value, parts={}, valid=True)  # type: ignore[arg-type]
-    if not isinstance(value, Scores):
-        raise _misfit(f"{flag}: score returned", value, "Scores, a number or None")
-    numbers: tuple[object, ...] = (value.total, *value.parts.values())
-    for number in numbers:
-        if not isinstance(number, Real) or not math.isfinite(number):
-            raise _misfit(f"{flag}: a score is", number, "a finite number")
-    parts = {name: float(part) for name, part in value.parts.items()}
-    return Scores(float(value.total), parts, bool(value.valid))
-
-
-def _misfit(what: str, value: object, wanted: str) -> ConfigError:
-    shown = " ".join(str(value).split())[:80]
-    return ConfigError(f"{what} {shown}; it must be {wanted}; see CONTRIBUTING.md")
+def checked_scores(value: Any, where: str, count: int) -> list[Scores | None]:
+    """What a reward of the user's returned for `count` completions. Raises ConfigError."""
+    try:
+        found = SCORES.validate_python(value)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        shown = " ".join(str(problem["input"]).split())[:80]
+        raise ConfigError(f"{where}: returned {shown}; {WANTED}") from None
+    if len(found) != count:
+        raise ConfigError(
+            f"{where}: returned {len(found)} scores for {count}; {WANTED}"
+        )
+    return [Scores(s, {}, valid=True) if isinstance(s, float) else s for s in found]

@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -29,28 +28,22 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from transformers import AutoConfig, AutoTokenizer
 
+from orchestra.command.names import source_file
 from orchestra.kernel.folder import sha256_of, write_whole
 from orchestra.kernel.tape import Appender, rows_of
 from orchestra.kernel.vocabulary import ConfigError
 from orchestra.training import examples, rewards
 from orchestra.training.examples import Example
 from orchestra.training.options import TrainingOptions
-from orchestra.training.policy import (
-    Policy,
-    model_folder,
-    prompt_ids,
-    reference_ids,
-    usable,
-)
+from orchestra.training.policy import Policy, prompt_ids, reference_ids, usable
 from orchestra.training.processes import Processes
 from orchestra.training.rollouts import LocalRollouts, Rollouts
 from orchestra.training.samples import Row
 from orchestra.training.vllm_rollouts import VllmRollouts, served
 
 # Options that may differ at a resume. The paths of files may, but not their contents.
-FREE = {"resume", "out", "vllm_url", "model", "adapter", "data", "eval_data"}
-FREE |= {"log", "log_completions", "keep"}
-FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
+FREE = {"resume", "out", "vllm_url", "model", "adapter", "data", "eval_data", "log"}
+FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of the judge
 STATE = StateDictOptions(  # of a checkpoint: whole, and without what is not trained
     full_state_dict=True, cpu_offload=True, ignore_frozen_params=True, strict=False
 )
@@ -85,30 +78,22 @@ def read(
 def _check_lengths(
     options: TrainingOptions, train: Sequence[Example], held_out: Sequence[Example]
 ) -> None:
-    """Raises ConfigError for an example that is too long, or whose reference SFT cannot imitate,
-    and for a model without a chat template.
-    """
+    """Raises ConfigError for an example that is too long, or a model without a chat template."""
     model = f"--model {options.model}"
-    folder = model_folder(options.model)
-    tokenizer = usable(model, AutoTokenizer.from_pretrained, folder)
-    context = context_of(usable(model, AutoConfig.from_pretrained, folder))
+    tokenizer = usable(model, AutoTokenizer.from_pretrained, options.model)
+    context = context_of(usable(model, AutoConfig.from_pretrained, options.model))
     imitated = len(train) if options.stage == "sft" else 0
     for number, example in enumerate([*train, *held_out]):
         prompt = len(usable(model, prompt_ids, tokenizer, example.messages))
         reply = options.max_tokens
         if number < imitated:
             reply = len(reference_ids(tokenizer, example)) + 1  # with the end token
-            if not example.reference:
-                why = "its reference is empty, and --stage sft imitates it"
-                raise ConfigError(f"example {example.id}: {why}")
-        for what, tokens, limit, name in (
-            ("prompt", prompt, options.max_prompt, "--max-prompt"),
-            ("reference", reply, options.max_tokens, "--max-tokens"),
-            ("prompt with a reply", prompt + reply, context, "the model's context of"),
-        ):
-            if tokens > limit:
-                why = f"its {what} has {tokens} tokens, more than {name} {limit}"
-                raise ConfigError(f"example {example.id}: {why}")
+        if prompt + reply > context:
+            size = (
+                f"{prompt + reply} tokens, more than the model's context of {context}"
+            )
+            why = f"its prompt with a reply has {size}"
+            raise ConfigError(f"example {example.id}: {why}")
 
 
 def context_of(config: Any) -> float:
@@ -129,7 +114,7 @@ def make_policy(options: TrainingOptions, processes: Processes) -> Policy:
     torch.use_deterministic_algorithms(device.type == "cpu")
     torch.manual_seed(options.seed)  # decides the weights of a new adapter
     return Policy(
-        folder=model_folder(options.model),
+        folder=options.model,
         device=device,
         dtype=options.dtype,
         lora_rank=0 if options.full else options.lora_rank,
@@ -142,7 +127,7 @@ def make_policy(options: TrainingOptions, processes: Processes) -> Policy:
 def make_rollouts(options: TrainingOptions, policy: Policy) -> Rollouts:
     """The sampler: the policy itself, or a server that gets its weights."""
     if options.rollouts == "local" or not options.samples:
-        return LocalRollouts(policy, options.max_tokens, options.sample_batch)
+        return LocalRollouts(policy, options.max_tokens)
     folder = options.out / "weights"
     return VllmRollouts(options.vllm_url, policy, folder, options.max_tokens)
 
@@ -176,27 +161,29 @@ def begin(options: TrainingOptions, processes: Processes) -> Appender | None:
 
 
 def _recorded(options: TrainingOptions) -> dict[str, Any]:
-    """All that the metrics of a run follow from: options, the contents of files, and the modules
-    that define the reward ("rule").
-    """
+    """All that the metrics of a run follow from: options, and the contents of files."""
+    files: dict[str, Path | None] = {
+        "data": options.data,
+        "eval_data": options.eval_data,
+        "model": options.model,
+        "adapter": options.adapter,
+    }
+    if ":" in options.reward:
+        files["rule"] = source_file(options.reward, "--reward")
     kept = options.model_dump(mode="json", exclude=FREE)
     settings = options.reward_setting
     kept["reward_setting"] = [s for s in settings if not s.startswith(FREE_SETTINGS)]
-    files = {
-        "data": [options.data],
-        "eval_data": [] if options.eval_data is None else [options.eval_data],
-        "rule": rewards.source_files(options.reward),
-        "model": sorted(model_folder(options.model).iterdir()),
+    return kept | {
+        f"{name}_sha256": _hash(path) for name, path in files.items() if path
     }
-    if options.adapter is not None:
-        files["adapter"] = sorted(options.adapter.iterdir())
-    return kept | {f"{name}_sha256": _hash(paths) for name, paths in files.items()}
 
 
-def _hash(paths: Sequence[Path]) -> str:
-    """One hash of the names and contents of files, without folders."""
-    files = [path for path in paths if path.is_file()]
-    lines = [f"{sha256_of(path)}  {path.name}\n" for path in files]
+def _hash(path: Path) -> str:
+    """A hash of a file, or one of the names and contents of the files in a folder."""
+    if path.is_file():
+        return sha256_of(path)
+    files = [file for file in sorted(path.iterdir()) if file.is_file()]
+    lines = [f"{sha256_of(file)}  {file.name}\n" for file in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -207,36 +194,15 @@ def save(options: TrainingOptions, policy: Policy, optimizer: Any, step: int) ->
     """Keep the adapter after `step` steps, and write the checkpoint from which the next one can
     begin. Raises ConfigError if it cannot be written, as on a full disk.
     """
-    _keep(options, policy, step)
+    if policy.lora:
+        policy.save(options.out / f"adapter-{step}")
     weights, moments = get_state_dict(policy.model, optimizer, options=STATE)
+    state = {"weights": weights, "optimizer": moments, "step": step}
     if policy.processes.rank == 0:
         part = options.out / "checkpoint.part"
-        try:
-            torch.save({"weights": weights, "optimizer": moments, "step": step}, part)
-        except (
-            OSError,
-            RuntimeError,
-        ) as error:  # torch turns the first into the second
-            why = f"{part}: cannot be written ({str(error).splitlines()[0]})"
-            raise ConfigError(f"{why}; then --resume") from None
+        usable(f"{part}", torch.save, state, part)
         part.replace(options.out / "checkpoint.pt")
     policy.processes.wait()
-
-
-def _keep(options: TrainingOptions, policy: Policy, step: int) -> None:
-    """Save the adapter, or the model of --full, as adapter-STEP. Of those, --keep remain."""
-    if options.keep == 0:
-        return
-    policy.save(options.out / f"{options.product}-{step}")
-    if policy.processes.rank > 0:
-        return
-    kept: dict[int, Path] = {}
-    for folder in options.out.glob(f"{options.product}-*"):
-        number = folder.name.rpartition("-")[2]
-        if number.isdecimal():
-            kept[int(number)] = folder
-    for old in sorted(kept)[: -options.keep]:
-        shutil.rmtree(kept[old])
 
 
 def load(out: Path, model: Any, optimizer: Any) -> int:
@@ -268,15 +234,12 @@ class Metrics:
         self, options: TrainingOptions, step: int, steps: int, processes: Processes
     ) -> None:
         """`step` of `steps` were taken."""
-        self.every = options.log_completions
         self.steps = steps
         self.processes = processes
         if processes.rank == 0:
             self.metrics = _continued(options.out / "metrics.jsonl", step)
             self.completions = _continued(options.out / "completions.jsonl", step)
-            self.track = tracker(options, step)
-            if step == steps:
-                print(f"all {steps} steps are done", file=sys.stderr)
+            self.track = tracker(options)
 
     def add(
         self, step: int, row: Row, completions: Sequence[Mapping[str, Any]] = ()
@@ -294,34 +257,22 @@ class Metrics:
             return
         self.metrics.append(json.dumps({"step": step, **row}))
         self.track(row, step)
-        for completion in chain.from_iterable(sampled if self.every > 0 else []):
-            if completion["held_out"] or (step - 1) % self.every == 0:
-                line = json.dumps({"step": step, **completion}, ensure_ascii=False)
-                self.completions.append(line)
+        for completion in chain.from_iterable(sampled):
+            line = json.dumps({"step": step, **completion}, ensure_ascii=False)
+            self.completions.append(line)
         shown = [f"{name} {row[name]:.4g}" for name in SHOWN if name in row]
         print(
             f"step {step}/{self.steps} ", *shown, sep="  ", file=sys.stderr, flush=True
         )
 
 
-def tracker(options: TrainingOptions, step: int) -> Callable[[Row, int], None]:
-    """--log: takes the metrics after a step to tensorboard, trackio or wandb, which end with the
-    program. Each start of the program, a resume too, is a run of its own there.
+def tracker(options: TrainingOptions) -> Callable[[Row, int], None]:
+    """--log: takes the metrics after a step to trackio or wandb. Each start of the program, a
+    resume too, is a run of its own there.
     """
     if options.log is None:
         return lambda row, step: None
-    if options.log == "tensorboard":
-        from torch.utils.tensorboard import SummaryWriter
-
-        writer = SummaryWriter(str(options.out / "tensorboard"), purge_step=step + 1)
-
-        def log(row: Row, step: int) -> None:
-            for name, value in row.items():
-                writer.add_scalar(name, value, step)
-            writer.flush()
-
-        return log
-    library = import_module(options.log)
+    library = usable(f"--log {options.log}", import_module, options.log)
     recorded = options.model_dump(mode="json")
     library.init(project="da-grpo", name=options.out.resolve().name, config=recorded)
     atexit.register(library.finish)

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from orchestra.kernel.vocabulary import ConfigError, EndpointError
 from orchestra.training.policy import Ids, Policy
 from orchestra.training.processes import Processes
 from orchestra.training.rollouts import Group
 
 if TYPE_CHECKING:
-    from orchestra.training.options import TrainingOptions
     from orchestra.training.rewards import Scored
 
-MAX_MISMATCH = 1.0  # nats a token; a server of the same weights has less than 0.1
 Row = dict[str, float]
 
 
-@dataclass(frozen=True)
+@dataclass
 class MicroBatch:
     """N completions of one prompt, which go through the model together; the longest has T tokens.
 
     advantages        (N,)
     sampler_logprobs  (N, T), NaN behind the end; (N, 1) of NaN if the sampler was the policy
     counts            False for a stand-in, which adds nothing to the loss
+    old, reference    (N, T), log pi_old and log pi_ref, once they were computed
     """
 
     prompt: Ids
@@ -37,25 +36,23 @@ class MicroBatch:
     advantages: Tensor
     sampler_logprobs: Tensor
     counts: bool = True
+    old: Tensor | None = None
+    reference: Tensor | None = None
 
 
 def to_learn(
-    groups: Sequence[Group],
-    advantages: Tensor,
-    informative: Tensor,
-    rewards: Tensor,
-    size: int,
+    groups: Sequence[Group], advantages: Tensor, learned: Tensor, size: int
 ) -> list[MicroBatch]:
-    """The completions of the informative groups (P,), with their advantages (P, G), at most `size`
-    together. Those whose reward, of rewards (P, G), is NaN were dropped.
+    """The completions that are learned (P, G), with their advantages (P, G), at most `size`
+    together.
     """
     parts: list[MicroBatch] = []
-    learned = informative[:, None] & ~rewards.isnan()  # (P, G)
     for i, group in enumerate(groups):
         chosen: list[int] = learned[i].nonzero().flatten().tolist()
         for first in range(0, len(chosen), size):
             some = chosen[first : first + size]
-            parts.append(micro_batch(group, some, advantages[i, some]))
+            part = micro_batch(group, some, advantages[i, some])
+            parts.append(part)
     return parts
 
 
@@ -63,9 +60,8 @@ def micro_batch(group: Group, chosen: Sequence[int], advantages: Tensor) -> Micr
     """The N chosen completions of a group, with advantages (N,)."""
     known = [group.logprobs[j] or [torch.nan] for j in chosen]
     rows = [torch.tensor(row, dtype=torch.float64) for row in known]
-    sampler = pad_sequence(
-        rows, True, torch.nan
-    )  # (N, T), or (N, 1) where none is known
+    # (N, T), or (N, 1) where none is known
+    sampler = pad_sequence(rows, True, torch.nan)
     ids = [group.ids[j] for j in chosen]
     return MicroBatch(group.prompt, ids, advantages, sampler)
 
@@ -74,10 +70,14 @@ def for_all(parts: Sequence[MicroBatch], policy: Policy) -> list[MicroBatch]:
     """As many micro-batches in every process, since a sharded model runs in all of them at once:
     stand-ins fill up.
     """
-    token, nothing = [policy.pad], torch.zeros(1)
-    stand_in = MicroBatch(token, [token], nothing, nothing[None], counts=False)
+    token = [policy.pad]
+    nothing = torch.zeros(1)
+    filled = list(parts)
     most = max(policy.processes.gathered(len(parts)))
-    return [*parts, *[stand_in] * (most - len(parts))]
+    while len(filled) < most:
+        stand_in = MicroBatch(token, [token], nothing, nothing[None], counts=False)
+        filled.append(stand_in)
+    return filled
 
 
 # ---- what is measured ----------------------------------------------------------------------------
@@ -92,18 +92,24 @@ def completion_rows(
     rows: list[dict[str, Any]] = []
     for i, group in enumerate(groups):
         for j, text in enumerate(group.texts):
-            score = scored.scores[i][j]
-            row = {
+            row: dict[str, Any] = {
                 "example": scored.examples[i].id,
                 "held_out": advantages is None,
-                "reward": None if score is None else score.total,
-                "advantage": None if advantages is None else float(advantages[i, j]),
-                "parts": {} if score is None else dict(score.parts),
-                "valid": score is not None and score.valid,
+                "reward": None,
+                "advantage": None,
+                "parts": {},
+                "valid": False,
                 "tokens": len(group.ids[j]),
                 "cut": group.cut[j],
                 "text": text,
             }
+            score = scored.scores[i][j]
+            if score is not None:
+                row["reward"] = score.total
+                row["parts"] = dict(score.parts)
+                row["valid"] = score.valid
+            if advantages is not None:
+                row["advantage"] = float(advantages[i, j])
             rows.append(row)
     return rows
 
@@ -115,14 +121,15 @@ def reward_metrics(rows: Sequence[Mapping[str, Any]], processes: Processes) -> R
     share that was dropped, the length in tokens, and the share that was cut at the length limit.
     """
     values: dict[str, list[float]] = {}
-    for row in (row for rows in processes.gathered(rows) for row in rows):
+    for row in chain.from_iterable(processes.gathered(rows)):
         is_dropped = row["reward"] is None
         found = {"dropped": is_dropped, "length": row["tokens"], "cut": row["cut"]}
         if not is_dropped:
             found |= {"reward": row["reward"], "valid": row["valid"]}
             found |= {f"reward/{name}": part for name, part in row["parts"].items()}
         for name, value in found.items():
-            values.setdefault(name, []).append(value)
+            of_name = values.setdefault(name, [])
+            of_name.append(value)
     return {name: sum(found) / len(found) for name, found in values.items()}
 
 
@@ -135,20 +142,3 @@ def token_means(sums: Sequence[Row], tokens: float, processes: Processes) -> Row
         total = processes.total(sum(part[name] for part in sums))
         row[name] = total if name == "loss" else total / tokens
     return row
-
-
-def check(row: Row, options: TrainingOptions) -> None:
-    """Raises EndpointError if the judge dropped all completions, or if the sampler finds them far
-    more or less likely than the policy does; ConfigError if another reward dropped them all.
-    """
-    if row["dropped"] == 1:
-        if options.reward == "judge":
-            timeout = "or timed out (--reward-setting timeout_s)"
-            raise EndpointError(f"the judge refused all completions, {timeout}")
-        problem = "score returned None for all completions of a step"
-        raise ConfigError(f"--reward {options.reward}: {problem}; it must score some")
-    mismatch = row.get("mismatch", 0.0)
-    if mismatch > MAX_MISMATCH:
-        found = f"the server's log-probabilities are {mismatch:.2f} nats a token"
-        advice = f"serve the model {options.model}"
-        raise EndpointError(f"{found} from the model's; {advice}")

@@ -24,9 +24,12 @@ def imitate(
     unused = torch.zeros(1)
     parts: list[MicroBatch] = []
     for example in policy.processes.mine(batch):
-        prompt, target = policy.encode(example.messages), policy.target(example)
-        parts.append(MicroBatch(prompt, [target], unused, unused[None]))
-    tokens = policy.processes.total(sum(len(part.completions[0]) for part in parts))
+        prompt = policy.encode(example.messages)
+        target = policy.target(example)
+        part = MicroBatch(prompt, [target], unused, unused[None])
+        parts.append(part)
+    lengths = [len(part.completions[0]) for part in parts]
+    tokens = policy.processes.total(sum(lengths))
     loss_sum = 0.0
     for part in for_all(parts, policy):
         now = policy.logprobs(part.prompt, part.completions, temperature=1.0)

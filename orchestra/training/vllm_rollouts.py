@@ -33,6 +33,7 @@ from orchestra.training.samples import micro_batch
 
 TIMEOUT_S = 1800.0  # of one group
 PARALLEL = 64  # requests in flight
+MAX_MISMATCH = 1.0  # nats a token; the same weights are less than 0.1 apart
 SAME = 1e-3  # nats a token; closer log-probabilities may be of the same weights
 FEW = 16  # tokens; fewer tell nothing about the weights
 STAYS_AWAKE = (
@@ -122,8 +123,9 @@ class VllmRollouts:
 
     def _check_weights(self, group: Group, temperature: float) -> None:
         """Compare the server's log-probabilities with those of the newest weights and of `applied`,
-        for the longest completions. Raises EndpointError if the latter are clearly closer: the
-        server did not apply the newest. Weights that hardly differ tell nothing.
+        for the longest completions. Raises EndpointError if the latter are clearly closer, or the
+        former are far away: the server did not apply the newest. Weights that hardly differ tell
+        nothing.
         """
         longest = sorted(range(len(group.ids)), key=lambda j: -len(group.ids[j]))
         most = 4 if self.policy.packs else 1
@@ -136,11 +138,12 @@ class VllmRollouts:
             total = float(log_ratio(ours, part.sampler_logprobs).abs().sum())
             apart.append(self.processes.total(total) / tokens)
         newest, before = apart
-        if tokens >= FEW and newest > SAME and before < newest / 2:
+        is_other = newest > MAX_MISMATCH or (newest > SAME and before < newest / 2)
+        if tokens >= FEW and is_other:
             found = (
-                f"{newest:.2g} nats a token from theirs, {before:.2g} from earlier ones"
+                f"{newest:.2g} nats a token from them, {before:.2g} from earlier ones"
             )
-            check = f"check that it can read {self.folder} and loads what it is sent"
+            check = f"check that it serves the same model and can read {self.folder}"
             why = f"the server did not apply the newest weights ({found}); {check}"
             raise EndpointError(f"{self.url}: {why}")
         if newest < before / 2:
@@ -246,7 +249,7 @@ def completions_of(text: str, n: int) -> tuple[list[Ids], list[list[float]]]:
     """Token ids and log-probabilities of the n completions in a reply of `/v1/completions`. Raises
     ValueError, KeyError or TypeError for any other reply.
     """
-    choices = sorted(json.loads(text)["choices"], key=lambda choice: choice["index"])
+    choices = json.loads(text)["choices"]
     ids = [choice["token_ids"] for choice in choices]
     logprobs = [choice["logprobs"]["token_logprobs"] for choice in choices]
     lengths = list(map(len, ids))

@@ -11,11 +11,12 @@ from safetensors.torch import load_file  # noqa: F401
 import train_da_grpo
 from orchestra.kernel.tape import rows_of
 from orchestra.training import options
-from orchestra.training.rewards import REWARDS, Scores
+from orchestra.training.rewards import SHIPPED, Scores
 
 QUIET = pytest.mark.filterwarnings("ignore")  # of torch, peft and transformers, and of forks
 CPU = torch.device("cpu")
 LONG = ["--max-tokens", "512"]  # of references
+VARIETY = {"variety": "tests.training.runs:variety"}
 COMMON = "--batch 2 --group 4 --max-tokens 8 --dtype float32 --lr 1e-2 --save-every 2"
 
 
@@ -35,7 +36,7 @@ def flags(tiny, out, stage, *more):
 
 def run(*arguments):
     """The exit code."""
-    with mock.patch.dict(REWARDS, {"variety": variety}):
+    with mock.patch.dict(SHIPPED, VARIETY):
         try:
             return train_da_grpo.main(options.parse(arguments))
         finally:

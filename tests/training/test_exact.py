@@ -1,4 +1,4 @@
-"""The reward `exact`: what reinforcement learning found in the rubric is worth nothing here."""
+"""The reward `exact`: it pays nothing for what does not help."""
 
 import pytest
 
@@ -32,19 +32,19 @@ def test_the_reference_decision_is_paid_all(e, decision):
 
 
 @pytest.mark.parametrize(("e", "decision"), [
-    (START, delegate(task("Listen", HEARS))),  # the right tool, but nothing found: the rubric pays 0.3
+    (START, delegate(task("Listen", HEARS))),  # the right tool, but nothing found
     (LAST, delegate(task("Compute 40 times what is not known.", RUNS))), (LAST, delegate(task("Add 2 to 40", RUNS))),
     (LAST, delegate(SEE)),  # found before
     (LAST, complete("42")),  # before it was found
     (LAST, complete("41")), (END, complete("41")),
-    (END, delegate(PHRASED)), (END, delegate(task("Think"))),  # after it was found: the rubric pays up to 0.47
+    (END, delegate(PHRASED)), (END, delegate(task("Think"))),  # after it was found
     (START, delegate(task("Read x.png", SEES))),  # not needed
 ])  # fmt: skip
 def test_what_does_not_help_is_paid_nothing(e, decision):
     assert paid("exact", e, decision) == [NOTHING]
 
 
-def test_an_operation_that_only_has_the_right_number_is_a_hole_of_the_rubric():
+def test_an_operation_that_only_has_the_right_number_is_paid_nothing():
     """`product k k'` with an unknown k' passed for "taken as kilograms, in grams"."""
     from orchestra.kernel.vocabulary import Task
     from orchestra.minigaia.tasks import Fact, MiniTask
@@ -65,7 +65,7 @@ def test_an_operation_that_only_has_the_right_number_is_a_hole_of_the_rubric():
     meta = {"state": state_row(world.state()), "world": world.row(), "answer": "143000"}
     e = Example(id="e", messages=[{"role": "user", "content": "?"}], reference={}, meta=meta)
     hole = delegate(task("Compute 143 times what is not known.", RUNS))
-    assert paid("rubric", e, hole) == [1.0] and paid("exact", e, hole) == [NOTHING]
+    assert paid("exact", e, hole) == [NOTHING]
     assert paid("exact", e, delegate(task(grams.instruction, RUNS))) == [1.0]
 
 

@@ -2,12 +2,15 @@
 
 import json
 import re
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 
-from orchestra.training.rewards import Scorer, Scores, make, read_scores
+from orchestra.training.rewards import Scorer, Scores, checked_scores, make
+from orchestra.training.rollouts import Group
 from tests.conftest import ROOT, ConfigError
 from tests.training.runs import QUIET, flags, metrics, refused, run
 
@@ -57,10 +60,11 @@ def breaks(example, completions):  # at the second state
 def shares(completions):
     return [1 / (len(c.text) - len(c.text)) for c in completions]
 
-class InGroups:
-    def score_groups(self, examples, groups):
-        return [[1 / 0]] * len(groups)
-    score = None
+def fails(example, completions):
+    return [1 / 0]
+
+def priced(example, completions, per="1"):
+    return [len(c.text) / float(per) for c in completions]
 
 class Picky:
     def __init__(self, per="x"):
@@ -103,12 +107,11 @@ def test_parts_and_dropped_samples_are_counted_where_they_are(tiny):
 
 
 @pytest.mark.parametrize(("name", "why"), [
-    ("mine.py:number", "score returned 0.5; it must be a list with one entry for each of 1 completions"),
-    ("mine.py:text", "score returned good; it must be Scores, a number or None"),
-    ("mine.py:fields", "a score is good; it must be a finite number"), ("mine.py:nan", "a score is nan; it must be a finite number"),
-    ("mine.py:Length", "must take no arguments .*'per'"), ("mine.py:Silent", "is not a function or a class with score"),
+    ("mine.py:number", "returned 0.5; it must be a list"), ("mine.py:text", "returned good; it must be a list"),
+    ("mine.py:fields", "returned good; it must be a list"), ("mine.py:nan", "returned nan; it must be a list"),
+    ("mine.py:Length", "cannot be made: TypeError: .*'per'"), ("mine.py:Silent", "is not a function or a class with score"),
     ("mine.py:nobody", "has no 'nobody'"), ("nowhere.py:x", "cannot be loaded"),
-    ("mine.py:length --reward-setting per=2", "takes no settings .per."), ("mine.py:Length --reward-setting salt=2", "must take the settings salt"),
+    ("mine.py:length --reward-setting per=2", "TypeError: .*'per'"), ("mine.py:Length --reward-setting salt=2", "cannot be made: TypeError: .*'salt'"),
 ])  # fmt: skip
 def test_what_is_no_reward_is_one_line_before_the_model_is_loaded(
     tiny, tmp_path, capsys, name, why
@@ -133,7 +136,7 @@ def test_a_reward_that_raises_is_one_line_with_the_example_and_the_line_of_its_c
 
 
 @pytest.mark.parametrize(("name", "why"), [
-    ("mine.py:InGroups", "1 examples, the first train-.*: ZeroDivisionError: division by zero .*mine.py:"),
+    ("mine.py:fails", "example train-.*: ZeroDivisionError: division by zero .*mine.py:"),
     ("mine.py:Picky", "cannot be made: ValueError: could not convert string to float: 'x' .*mine.py:"),
 ])  # fmt: skip
 def test_a_reward_that_always_raises_is_one_line_before_the_model_is_loaded(
@@ -146,9 +149,9 @@ def test_a_reward_that_always_raises_is_one_line_before_the_model_is_loaded(
 def test_the_error_of_a_reward_is_kept(tiny):
     from orchestra.training.examples import read
 
-    scorer = Scorer("mine.py:InGroups", make("mine.py:InGroups"))
+    scorer = Scorer("mine.py:fails", make("mine.py:fails"))
     with pytest.raises(ConfigError) as raised:
-        scorer.scores(read(tiny[1])[:1], [[]])
+        scorer.score(read(tiny[1])[0], [])
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
@@ -157,20 +160,17 @@ def test_an_error_in_a_shipped_reward_is_a_bug_and_raises(tiny):
 
     broken = mock.Mock(spec=["score"], score=mock.Mock(side_effect=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
-        Scorer("rubric", broken).scores(read(tiny[1])[:1], [[]])
+        Scorer("exact", broken).score(read(tiny[1])[0], [])
 
 
 def test_a_wrong_number_of_scores_ends_the_run_in_one_line(tiny, capsys):
     line = refused(capsys, *flags(tiny, "out", "grpo", "--reward", "mine.py:one"))
-    assert (
-        "--reward mine.py:one: score returned 1 entries; it must be a list with one entry for each of 4 completions"
-        in line
-    )
+    assert re.search("--reward mine.py:one: example train-.*: returned 1 scores for 4; ", line)
 
 
 def test_a_reward_that_drops_all_samples_of_a_step_is_named(tiny, capsys):
     line = refused(capsys, *flags(tiny, "out", "grpo", "--reward", "mine.py:none"))
-    assert "--reward mine.py:none: score returned None for all completions" in line
+    assert "--reward mine.py:none: every completion of a step was dropped" in line
     assert "judge" not in line
 
 
@@ -193,17 +193,37 @@ def test_the_reward_of_contributing_trains(tiny, tmp_path):
     assert reward[:2] == ["--reward", "frugal.py:Frugal"]
     row = trained(tiny, reward[1], *reward[2:])
     assert row["reward/cost"] > 0
-    of_rubric = 0.1 * row["reward/format"] + 0.1 * row["reward/action"] + 0.2 * row["reward/tool"]
-    total = of_rubric + 0.6 * row["reward/decision"] - row["reward/cost"]
+    of_rule = 0.05 * row["reward/format"] + 0.05 * row["reward/action"] + 0.2 * row["reward/tool"]
+    total = of_rule + 0.7 * row["reward/decision"] - row["reward/cost"]
     assert row["reward"] == pytest.approx(total)
+
+
+def test_settings_are_arguments_of_a_function_too(tiny):
+    row = trained(tiny, "mine.py:priced", "--reward-setting", "per=0.001")
+    assert row["reward"] > 100
 
 
 def test_settings_may_have_any_name():
     """Also those of the parameters of the functions that make the reward."""
-    with pytest.raises(ConfigError, match="the settings name, value, flag"):
-        make("rubric", name=0, value=1, flag=2)
+    with pytest.raises(ConfigError, match="--reward exact: cannot be made: TypeError"):
+        make("exact", name=0, value=1, flag=2)
+
+
+def test_as_many_groups_are_scored_in_parallel_as_a_reward_allows():
+    in_flight = threading.Barrier(3)  # broken, and the test fails, unless three calls meet
+
+    class Three:
+        parallel = 3
+
+        def score(self, example, completions):
+            in_flight.wait(60)
+            return [0.5]
+
+    group = Group([7], [[8]], [[]], ["a"], [False])
+    scored = Scorer("mine", Three())([SimpleNamespace(id=name) for name in "xyz"], [group] * 3)
+    assert scored.rewards.tolist() == [[0.5]] * 3
 
 
 def test_a_number_becomes_scores():
-    scores = read_scores([1, None, Scores(True, {"a": 0}, 1)], "--reward x", 3)
+    scores = checked_scores([1, None, Scores(True, {"a": 0}, 1)], "--reward x", 3)
     assert scores == [Scores(1.0, {}, True), None, Scores(1.0, {"a": 0.0}, True)]

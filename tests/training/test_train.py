@@ -24,7 +24,8 @@ from tests.training.conftest import make_model, short_examples
 from tests.training.runs import (
     CPU,
     QUIET,
-    REWARDS,
+    SHIPPED,
+    VARIETY,
     be_rank,
     ended,
     flags,
@@ -35,7 +36,6 @@ from tests.training.runs import (
     run,
     started,
     torch,
-    variety,
 )
 
 pytestmark = QUIET
@@ -108,10 +108,8 @@ def test_a_packed_group_has_the_scores_and_the_gradient_of_its_sequences(policy,
     scored, alone = policy.logprobs(PROMPT, COMPLETIONS, 0.8), 0.0
     for n, ids in enumerate(COMPLETIONS):
         logits = policy.model(input_ids=torch.tensor([PROMPT + ids])).logits[0, 2:-1]
-        plain, cool = (torch.distributions.Categorical(logits=x) for x in (logits, logits / 0.8))
-        logprobs = cool.log_prob(torch.tensor(ids))
+        logprobs = torch.distributions.Categorical(logits=logits / 0.8).log_prob(torch.tensor(ids))
         torch.testing.assert_close(scored.logprobs[n, : len(ids)], logprobs)
-        torch.testing.assert_close(scored.entropy[n, : len(ids)], plain.entropy())
         alone += logprobs.sum()
     assert scored.mask.sum(1).tolist() == [2, 3, 1]
     gradients = (
@@ -252,8 +250,8 @@ def test_two_ranks_come_to_what_one_comes_to(tiny, tmp_path, kind):
 
 @pytest.mark.parametrize("wrong", [
     "--temperature 0", "--temperature nan", "--steps 0", "--group 1", "--lr -1", "--importance-cap 0", "--clip-high inf",
-    "--warmup 1.5", "--seed -1", "--lora-rank 0", "--model nowhere", "--reward best", "--epochs x", "--max-prompt 10",
-    "--rollouts vllm --vllm-url http://127.0.0.1:9", "--reward rubric --reward-setting salt=1", "--reward judge", "--resume",
+    "--warmup 1.5", "--seed -1", "--lora-rank 0", "--model nowhere", "--reward best", "--epochs x",
+    "--rollouts vllm --vllm-url http://127.0.0.1:9", "--reward judge", "--resume",
     "--full --adapter nowhere", "--data nowhere", "--min-std 0",
 ])  # fmt: skip
 def test_a_flag_that_makes_no_run_is_one_line(tiny, tmp_path, capsys, wrong):
@@ -265,14 +263,14 @@ def test_a_flag_that_makes_no_run_is_one_line(tiny, tmp_path, capsys, wrong):
 
 @pytest.mark.parametrize(("fields", "reason"), [
     ({"meta": {"state": None}}, "cannot score it"), ({"meta": {"world": None}}, "cannot score it"),
-    ({"messages": [{"role": "user", "content": "word " * 9000}]}, "more than --max-prompt"), ({"schema": 99}, "schema"),
+    ({"schema": 99}, "schema"),
 ])  # fmt: skip
 def test_an_example_that_could_not_be_used_is_named(tiny, tmp_path, capsys, fields, reason):
     row = json.loads(tiny[1].read_text().splitlines()[1])
     row |= {k: {**row[k], **v} if isinstance(v, dict) else v for k, v in fields.items()}
     (tmp_path / "data.jsonl").write_text(json.dumps(row))
     given = tiny[0], tmp_path / "data.jsonl"
-    arguments = flags(given, tmp_path / "out", "grpo", "--reward", "rubric")
+    arguments = flags(given, tmp_path / "out", "grpo", "--reward", "exact")
     assert reason in refused(capsys, *arguments) and not (tmp_path / "out").exists()
 
 
@@ -280,11 +278,9 @@ LONG = {"messages": [{"role": "user", "content": "word " * 5000}]}
 
 
 @pytest.mark.parametrize(("stage", "fields", "more", "reason"), [
-    ("sft", {"reference": {}}, "", "its reference is empty, and --stage sft imitates it"),
-    ("sft", {"reference": {"a": "b " * 2000}}, "", "its reference has .* more than --max-tokens 512"),
-    ("sft", {"reference": {"a": "b " * 5000}}, "--max-tokens 99999", "its prompt with a reply has .* context of 4096"),
-    ("sft", LONG, "--max-prompt 99999", "its prompt with a reply has .* more than the model's context of 4096"),
-    ("grpo", LONG, "--max-prompt 99999", "its prompt with a reply has .* more than the model's context of 4096"),
+    ("sft", {"reference": {"a": "b " * 5000}}, "", "its prompt with a reply has .* context of 4096"),
+    ("sft", LONG, "", "its prompt with a reply has .* more than the model's context of 4096"),
+    ("grpo", LONG, "", "its prompt with a reply has .* more than the model's context of 4096"),
     ("grpo", {}, "--max-tokens 4096", "its prompt with a reply has .* more than the model's context of 4096"),
 ])  # fmt: skip
 def test_an_example_that_does_not_fit_the_model_is_named_before_the_model_is_loaded(
@@ -319,7 +315,7 @@ def test_the_longest_prompt_and_completion_of_the_model_are_trained(tiny, tmp_pa
     o = options.parse(
         flags((tiny[0], data), tmp_path / "out", "sft", *more, "--max-tokens", str(most))
     )
-    with mock.patch.dict(REWARDS, {"variety": variety}):
+    with mock.patch.dict(SHIPPED, VARIETY):
         assert len(checkpoints.read(o)[0]) == 1
         with pytest.raises(ConfigError, match="context of 4096"):
             checkpoints.read(o.model_copy(update={"max_tokens": most + 1}))
@@ -372,17 +368,13 @@ def test_a_disk_that_is_full_at_a_checkpoint_is_one_line(tiny, tmp_path, capsys,
     monkeypatch.setattr(torch, "save", mock.Mock(side_effect=OSError(28, "No space left")))
     assert run(*flags(tiny, tmp_path, "grpo", *MORE)) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "No space left" in line and "--resume" in line
+    assert "checkpoint.part" in line and "No space left" in line
 
 
-def test_a_run_is_neither_overwritten_nor_resumed_as_another(tiny, done, capsys, monkeypatch):
+def test_a_run_is_neither_overwritten_nor_resumed_as_another(tiny, done, capsys):
     arguments = flags(tiny, done, "grpo", *MORE)
     assert "add --resume" in refused(capsys, *arguments)
     assert "other values of seed" in refused(capsys, *arguments, "--resume", "--seed", "5")
-    monkeypatch.setattr(
-        "orchestra.training.rewards.RULE", ("processes.py",)
-    )  # another rule of the reward
-    assert "other values of rule_sha256" in refused(capsys, *arguments, "--resume")
 
 
 # ---- the schedule --------------------------------------------------------------------------------
@@ -392,7 +384,7 @@ def test_a_default_follows_from_another_flag(tiny, tmp_path, policy):
     arguments = f"--stage sft --model {tiny[0]} --data {tiny[1]} --out {tmp_path}".split()
     assert options.parse(arguments).lr == 5e-5 and options.parse([*arguments, "--full"]).lr == 5e-6
     judged = "--reward-setting", "base_url=http://127.0.0.1:9/v1", "--reward-setting", "model=m"
-    assert options.parse(arguments).reward == "rubric"
+    assert options.parse(arguments).reward == "exact"
     assert options.parse([*arguments, *judged]).reward == "judge"
     assert options.parse([*arguments, *judged, "--reward", "exact"]).reward == "exact"
     o = options.parse([*arguments, "--clip", "0.1"])
@@ -402,8 +394,8 @@ def test_a_default_follows_from_another_flag(tiny, tmp_path, policy):
 
 # ---- opt-in, `make train-tiny`: a tiny random model imitates the expert, then DA-GRPO raises its reward
 
-BOTH = "--full --max-tokens 96 --save-every 1000 --batch 4 --reward rubric"
-SFT = "--steps 45 --lr 1e-2 --lr-floor 1"
+BOTH = "--full --max-tokens 96 --save-every 1000 --batch 4 --reward exact"
+SFT = "--steps 60 --lr 1e-2 --lr-floor 1"
 GRPO = "--steps 80 --group 8 --micro-batch 32 --lr 2e-3 --beta 0.001 --clip-high 0.28"
 
 
