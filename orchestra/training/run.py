@@ -78,21 +78,28 @@ def read(
 def _check_lengths(
     options: TrainingOptions, train: Sequence[Example], held_out: Sequence[Example]
 ) -> None:
-    """Raises ConfigError for an example that is too long, or a model without a chat template."""
+    """Raises ConfigError for an example that is too long, or whose reference cannot be imitated,
+    and for a model without a chat template.
+    """
     model = f"--model {options.model}"
     tokenizer = usable(model, AutoTokenizer.from_pretrained, options.model)
     context = context_of(usable(model, AutoConfig.from_pretrained, options.model))
     imitated = len(train) if options.stage == "sft" else 0
     for number, example in enumerate([*train, *held_out]):
+        why = ""
         prompt = len(usable(model, prompt_ids, tokenizer, example.messages))
         reply = options.max_tokens
         if number < imitated:
             reply = len(reference_ids(tokenizer, example)) + 1  # with the end token
+            if not example.reference:
+                why = "its reference is empty, and --stage sft imitates it"
+            elif reply > options.max_tokens:
+                limit = f"--max-tokens {options.max_tokens}"
+                why = f"its reference has {reply} tokens, more than {limit}"
         if prompt + reply > context:
-            size = (
-                f"{prompt + reply} tokens, more than the model's context of {context}"
-            )
-            why = f"its prompt with a reply has {size}"
+            size = f"{prompt + reply} tokens, more than the model's context"
+            why = f"its prompt with a reply has {size} of {context}"
+        if why:
             raise ConfigError(f"example {example.id}: {why}")
 
 

@@ -9,7 +9,7 @@ import torch
 
 from orchestra.training.lab import arms
 from orchestra.training.lab.arms import ARMS, PARTS, Learner, Sample, Training, decision_ids, encode
-from orchestra.training.lab.language import SETTINGS, Setting, Tasks
+from orchestra.training.lab.language import HELD_OUT, SETTINGS, Setting, Tasks
 
 SMALL = Setting(rounds=2)
 
@@ -145,6 +145,9 @@ def test_the_same_seed_makes_the_same_row_and_a_row_is_not_made_twice(tmp_path, 
 
 def test_quick_is_the_first_setting_and_any_seed_can_be_chosen():
     flags = arms.parser().parse_args(["--quick", "--seed", "41", "--seed", "7"])
-    assert arms.jobs(flags) == [(SETTINGS[0], tuple(ARMS), 41), (SETTINGS[0], tuple(ARMS), 7)]
+    assert arms.jobs(flags) == [
+        (SETTINGS[0], tuple(ARMS), 41, HELD_OUT),
+        (SETTINGS[0], tuple(ARMS), 7, HELD_OUT),
+    ]
     whole = arms.jobs(arms.parser().parse_args([]))
     assert len(whole) == 3 * (len(SETTINGS) + 1)

@@ -278,7 +278,9 @@ LONG = {"messages": [{"role": "user", "content": "word " * 5000}]}
 
 
 @pytest.mark.parametrize(("stage", "fields", "more", "reason"), [
-    ("sft", {"reference": {"a": "b " * 5000}}, "", "its prompt with a reply has .* context of 4096"),
+    ("sft", {"reference": {}}, "", "its reference is empty, and --stage sft imitates it"),
+    ("sft", {"reference": {"a": "b " * 2000}}, "--max-tokens 512", "its reference has .* more than --max-tokens 512"),
+    ("sft", {"reference": {"a": "b " * 5000}}, "--max-tokens 99999", "its prompt with a reply has .* context of 4096"),
     ("sft", LONG, "", "its prompt with a reply has .* more than the model's context of 4096"),
     ("grpo", LONG, "", "its prompt with a reply has .* more than the model's context of 4096"),
     ("grpo", {}, "--max-tokens 4096", "its prompt with a reply has .* more than the model's context of 4096"),

@@ -458,7 +458,7 @@ SAME_NUMBERS = {  # on every x86 processor that has AVX2
     "OMP_NUM_THREADS": "1",
 }
 SEEDS = (0, 1, 2)
-TUNING_SEED = 100
+TUNING_SEED, TUNING = 100, Setting(rounds=6)
 LRS = (1e-4, 3e-4, 1e-3, 2e-3, 3e-3, 6e-3, 1e-2)
 GROUPS = (8, 16)  # of outcome, whose batch is free
 Job = tuple[
@@ -480,7 +480,7 @@ def variants() -> dict[str, Arm]:
 def jobs(flags: Namespace) -> list[Job]:
     if flags.tune:
         names = [("start", name) for name in variants()]
-        return [(SETTINGS[0], pair, TUNING_SEED, VALIDATION) for pair in names]
+        return [(TUNING, pair, TUNING_SEED, VALIDATION) for pair in names]
     parts: list[tuple[Setting, tuple[str, ...]]] = [(SETTINGS[0], tuple(ARMS))]
     if not flags.quick:
         parts.append((SETTINGS[0], tuple(ALSO)))

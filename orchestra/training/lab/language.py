@@ -211,7 +211,7 @@ def _allowed(task: Task) -> int:
 class Setting:
     """`rounds` of the best play without trouble; shares of leads in `trouble` and of wrong y*."""
 
-    rounds: int = 6
+    rounds: int = 4
     trouble: float = 0.3
     wrong: float = 0.0
 
@@ -222,7 +222,7 @@ class Setting:
 
 SETTINGS = (
     Setting(),
-    *(Setting(rounds=rounds) for rounds in (2, 12)),
+    *(Setting(rounds=rounds) for rounds in (2, 6, 12)),
     *(Setting(trouble=trouble) for trouble in (0.0, 0.6)),
     *(Setting(wrong=wrong) for wrong in (0.1, 0.2)),
 )
