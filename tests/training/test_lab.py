@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 
 import pytest
 
@@ -20,6 +21,7 @@ from orchestra.training.lab.language import (
     new_task,
     reward,
 )
+from tests.conftest import ROOT
 
 MEMO = Task(
     asked="memo",
@@ -165,7 +167,18 @@ def test_the_tables_say_means_and_intervals_over_seeds_and_tasks(tmp_path):
     # gaps by seed 50 and 25; by task (1 + 0) / 2, 1 - 1 = 0, ...: 50, 0, 50, 50
     assert "| da - sft | 2 | 37.5 (-121.4 to 196.4) | 13.0 to 62.0 |" in text
     assert (tmp_path / "tables.md").read_text() == text
-    assert (tmp_path / "curves.svg").read_text().count("<path") == 5 + 2 * 4
+    assert (tmp_path / "curves.svg").read_text().count("<path") == 6 + 2 * 5
+
+
+def test_the_published_tables_follow_from_the_rows_and_the_page_has_them(tmp_path):
+    published = ROOT / "fixtures/lab"
+    shutil.copy(published / "results.jsonl", tmp_path)
+    text = report.report(tmp_path)
+    assert text == (published / "tables.md").read_text()
+    page = (ROOT / "docs/training.md").read_text()
+    shown = page.split("<!-- lab -->")[1].split("<!-- end of lab -->")[0].strip()
+    assert len(shown.splitlines()) > 12
+    assert set(shown.splitlines()) <= {*text.splitlines(), ""}
 
 
 def test_a_folder_without_results_is_one_line(tmp_path):

@@ -228,7 +228,7 @@ LEFT, TOP, RIGHT, BOTTOM = 34, 26, 14, 38  # around its axes
 
 
 def svg(rows: Rows) -> str:
-    """Two panels of the first setting, and one for each property of settings."""
+    """Panels of the first setting, and of each property of settings."""
     panels = [
         ("optimizer steps", {arm: _curve(rows, arm, "step") for arm in COLOURS}),
         (
@@ -241,6 +241,10 @@ def svg(rows: Rows) -> str:
             {arm: _settings(rows, arm, "trouble") for arm in COLOURS},
         ),
         ("wrong y*, %", {arm: _settings(rows, arm, "wrong") for arm in COLOURS}),
+        (
+            "wrong y*, %; sampled",
+            {arm: _settings(rows, arm, "wrong", SAMPLED) for arm in COLOURS},
+        ),
     ]
     width, height = WIDTH * len(panels), HEIGHT + 20
     parts = [
@@ -269,14 +273,15 @@ def _curve(rows: Rows, arm: str, what: str) -> Points:
     ]
 
 
-def _settings(rows: Rows, arm: str, what: str) -> Points:
+def _settings(rows: Rows, arm: str, what: str, kind: str = GREEDY) -> Points:
     """Held-out tasks solved, in the settings that differ from the first in one property alone."""
     found = []
     for setting in SETTINGS:
         value = getattr(setting, what)
         is_like_first = setting == replace(SETTINGS[0], **{what: value})
         if is_like_first and (setting.name, arm) in rows:
-            solved = fmean(map(percent, rows[setting.name, arm].values()))
+            of_arm = rows[setting.name, arm].values()
+            solved = fmean(percent(row, kind) for row in of_arm)
             found.append((value if what == "rounds" else 100 * value, solved))
     return sorted(found)
 
