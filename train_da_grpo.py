@@ -250,7 +250,9 @@ class Trainer:
             part.reference = self.policy.logprobs_under(self.reference, *given)
         now = self.policy.logprobs(*given)
         if part.old is None:
-            part.old = now.logprobs.detach()  # (N, T): ratio 1, its gradient is not 0
+            part.old = (
+                now.logprobs.detach()
+            )  # (N, T): the ratio is 1, but it still has a gradient
         old = part.old
         sampler = part.sampler_logprobs.to(old)  # (N, T), NaN where not given
         weights = importance(old, sampler, self.options.importance_cap)  # (N, T)

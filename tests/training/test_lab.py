@@ -102,7 +102,7 @@ def test_the_expert_solves_all_and_no_other_player_half_of_the_first_setting():
     solved = {p.__name__: report.played(p, SETTINGS[0]) for p in players.PLAYERS}
     assert solved["expert"] == 100
     assert solved["flawed"] < 60
-    assert solved["rule"] < 5
+    assert solved["rule"] < 5  # and 18 of a hundred of two rounds
     assert solved["babble"] < 5
 
 

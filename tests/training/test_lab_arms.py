@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from orchestra.training.lab import arms
-from orchestra.training.lab.arms import ARMS, PARTS, Learner, Sample, Training, decision_ids, encode
+from orchestra.training.lab.arms import (
+    ARMS,
+    COMPARED,
+    Learner,
+    Sample,
+    Training,
+    decision_ids,
+    encode,
+)
 from orchestra.training.lab.language import HELD_OUT, SETTINGS, Setting, Tasks
 
 SMALL = Setting(rounds=2)
@@ -91,7 +99,7 @@ def test_all_decisions_of_a_game_share_its_advantage(learner, few):
             won.append(game)
 
     training.execute = execute
-    samples = arms.pay_answers(training)
+    samples = arms.reward_answers(training)
     assert training.used["sampled"] == training.used["executed"] > len(samples)  # of two tasks
     assert training.used["references"] == 0
     # one 1 among eight: mean 1 / 8, deviation the root of 1 / 8
@@ -105,9 +113,9 @@ def test_all_decisions_of_a_game_share_its_advantage(learner, few):
     [("sft", 8, 0, 0), ("dagger", 8, 8, 8), ("da", 8, 64, 0), ("da_own", 8, 64, 8)],
 )
 def test_what_two_steps_of_an_arm_use(learner, few, name, references, sampled, executed):
-    training = Training(SMALL, learner, PARTS[name].group, "x")
+    training = Training(SMALL, learner, COMPARED[name].group, "x")
     for _ in range(2):
-        learner.learn(PARTS[name].learn(training))
+        learner.learn(COMPARED[name].learn(training))
     used = training.used
     assert (used["references"], used["sampled"], used["executed"]) == (
         references,
@@ -139,7 +147,7 @@ def test_the_same_seed_makes_the_same_row_and_a_row_is_not_made_twice(tmp_path, 
     assert rows[0] == rows[1]
     assert len(rows[0]["greedy"]) == 5
     file.write_text("kept")
-    arms.train(tmp_path / "b", SMALL, "da_own", few["da_own"], seed=7)
+    arms.train(tmp_path / "b", SMALL, "da_own", few["da_own"], 7, arms.HELD_OUT)
     assert file.read_text() == "kept"
 
 

@@ -2,7 +2,7 @@
 
     python -m orchestra.training.lab.arms [--quick] [--seed N] [--out DIR]
 
-Every seed has a start, which imitated the expert for a while. From it the arms part. All of them
+Every seed has a start, which imitated y* for a while. From it the arms part. All of them
 take the same number of optimizer steps, on Eq. 31 of train_da_grpo.py. They differ in whose states
 they learn in and in what a decision is paid for:
 
@@ -13,8 +13,9 @@ they learn in and in what a decision is paid for:
     da_own    its own         the same
     outcome   its own         the answer: 1 for each decision of a solved game (vanilla GRPO)
 
-The first four consult y* in equally many states, and the last three sample equally many decisions.
-A setting is a number of rounds, a share of trouble, and a share of references y* that are wrong.
+The first four consult y* in equally many states, and the last three sample about equally many
+decisions. A setting is a number of rounds, a share of trouble, and a share of wrong y*: random
+decisions, drawn anew at each visit, for the start too. The expert's states stay right.
 """
 
 from __future__ import annotations
@@ -217,7 +218,7 @@ class Learner:
 
 
 def _merged(samples: Sequence[Sample]) -> Iterator[Sample]:
-    """Equal decisions in equal states as one with the sum of their advantages: the same loss, while
+    """Equal decisions in equal states as one, with the sum of their advantages: the same loss where
     each batch makes one step.
     """
     sums: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
@@ -233,9 +234,7 @@ def _merged(samples: Sequence[Sample]) -> Iterator[Sample]:
 
 
 class Training:
-    """A training: games that go on, and what was used so far. `group`: samples of a state, or games
-    of a task.
-    """
+    """Running games, and counts of what was used. `group`: samples a state, or games a task."""
 
     def __init__(
         self, setting: Setting, learner: Learner, group: int, seed: str
@@ -275,8 +274,8 @@ class Training:
         self._begin_again()
 
     def demonstrate(self, decisions: Sequence[str] | None = None) -> None:
-        """The same with decisions that a player has recorded, the expert's if there are none. So
-        nothing counts as carried out.
+        """As go_on, with a demonstrator's recorded decisions (default: the expert's), which cost
+        nothing.
         """
         best = [game.best() for game in self.games]
         for game, decision in zip(self.games, decisions or best, strict=True):
@@ -290,7 +289,7 @@ class Training:
 
 
 def imitate(t: Training, own: bool, player: Player | None = None) -> list[Sample]:
-    """A player's decisions, y* if there is none, in the policy's own states or the player's."""
+    """Decisions of `player` (default: y*), in the policy's states if `own`, else the player's."""
     prompts = [encode(game.prompt()) for game in t.games]
     if player is None:
         decisions = list(map(t.reference, t.games))
@@ -304,7 +303,7 @@ def imitate(t: Training, own: bool, player: Player | None = None) -> list[Sample
     return [Sample(*of_one, 1.0) for of_one in zip(prompts, of_decisions, strict=True)]
 
 
-def pay_decisions(t: Training, own: bool) -> list[Sample]:
+def reward_decisions(t: Training, own: bool) -> list[Sample]:
     """A group in each state, and the likeness of its decisions to y*."""
     groups = t.sample(t.games, t.group)
     rewards = []
@@ -322,7 +321,7 @@ def pay_decisions(t: Training, own: bool) -> list[Sample]:
     return samples
 
 
-def pay_answers(t: Training) -> list[Sample]:
+def reward_answers(t: Training) -> list[Sample]:
     """Whole games, as many of each task as a group has; about SAMPLES decisions."""
     tasks = max(1, round(SAMPLES / t.group / t.decisions_a_game))
     drawn = [t.new_task() for _ in range(tasks)]
@@ -353,24 +352,24 @@ def advantages_of(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
     ]
 
 
-IN_EXPERTS = partial(imitate, own=False)
-BABBLES = partial(imitate, own=False, player=players.babble)
-IS_FLAWED = partial(imitate, own=False, player=players.flawed)
-PARTS = {  # the arms that part at the start
-    "sft": Arm(IN_EXPERTS, "start", STEPS, 6e-3),
+FROM_EXPERT = partial(imitate, own=False)
+FROM_RANDOM = partial(imitate, own=False, player=players.babble)
+FROM_FLAWED = partial(imitate, own=False, player=players.flawed)
+COMPARED = {  # the arms that part at the start
+    "sft": Arm(FROM_EXPERT, "start", STEPS, 6e-3),
     "dagger": Arm(partial(imitate, own=True), "start", STEPS, 3e-3),
-    "da": Arm(partial(pay_decisions, own=False), "start", STEPS, 1e-3, 8),
-    "da_own": Arm(partial(pay_decisions, own=True), "start", STEPS, 1e-3, 8),
-    "outcome": Arm(pay_answers, "start", STEPS, 3e-4, 16),
+    "da": Arm(partial(reward_decisions, own=False), "start", STEPS, 1e-3, 8),
+    "da_own": Arm(partial(reward_decisions, own=True), "start", STEPS, 1e-3, 8),
+    "outcome": Arm(reward_answers, "start", STEPS, 3e-4, 16),
 }
-ARMS = {"start": Arm(IN_EXPERTS, "", START_STEPS, 4e-3), **PARTS}
+ARMS = {"start": Arm(FROM_EXPERT, "", START_STEPS, 4e-3), **COMPARED}
 ALSO = {  # from the language alone, and from a flawed demonstrator; one setting
-    "base": Arm(BABBLES, "", 60, 4e-3),
-    "da_base": replace(PARTS["da_own"], after="base", steps=START_STEPS + STEPS),
-    "flawed": Arm(IS_FLAWED, "", START_STEPS, 4e-3),
-    "flawed_more": replace(PARTS["sft"], learn=IS_FLAWED, after="flawed"),
-    "flawed_da": replace(PARTS["da_own"], after="flawed"),
-    "flawed_outcome": replace(PARTS["outcome"], after="flawed"),
+    "base": Arm(FROM_RANDOM, "", 60, 4e-3),
+    "da_base": replace(COMPARED["da_own"], after="base", steps=START_STEPS + STEPS),
+    "flawed": Arm(FROM_FLAWED, "", START_STEPS, 4e-3),
+    "flawed_more": replace(COMPARED["sft"], learn=FROM_FLAWED, after="flawed"),
+    "flawed_da": replace(COMPARED["da_own"], after="flawed"),
+    "flawed_outcome": replace(COMPARED["outcome"], after="flawed"),
 }
 
 
@@ -380,8 +379,8 @@ ALSO = {  # from the language alone, and from a flawed demonstrator; one setting
 def train(
     out: Path, setting: Setting, name: str, arm: Arm, seed: int, tasks: Tasks
 ) -> None:
-    """Train an arm, let it play the tasks, and write its row in OUT/rows, unless that is there. Its
-    weights are in OUT/models.
+    """Train an arm, let it play the tasks, and write its row in OUT/rows, unless that file exists.
+    Its weights are in OUT/models.
     """
     models = out / "models" / setting.name
     file = out / "rows" / f"{setting.name}, {name}, seed {seed}.json"
@@ -394,7 +393,7 @@ def train(
     training = Training(setting, learner, arm.group, seed=f"lab {seed} {name}")
     row = {"arm": name, "seed": seed, "setting": asdict(setting), "lr": arm.lr}
     row |= {"group": arm.group, "steps": arm.steps, "tasks": tasks.name}
-    row["curve"] = list(_curve(training, arm))
+    row["curve"] = list(_take_steps(training, arm))
     learner.policy.save(models / f"{name}-{seed}")
     for kind, temperature in TEMPERATURES.items():
         games = played(learner, setting, tasks, temperature)
@@ -405,7 +404,7 @@ def train(
     print(f"{setting.name}: {name}, seed {seed}: {solved}", file=sys.stderr, flush=True)
 
 
-def _curve(training: Training, arm: Arm) -> Iterator[dict[str, float]]:
+def _take_steps(training: Training, arm: Arm) -> Iterator[dict[str, float]]:
     """Take all steps. Yields what was used and what validation tasks are solved: in the first
     setting, whose curve is drawn, at POINTS.
     """
@@ -469,7 +468,7 @@ Job = tuple[
 def variants() -> dict[str, Arm]:
     """What --tune compares."""
     found = {}
-    for name, arm in PARTS.items():
+    for name, arm in COMPARED.items():
         for lr in LRS:
             for group in GROUPS if name == "outcome" else (arm.group,):
                 title = f"{name}, lr {lr}, group {group}"

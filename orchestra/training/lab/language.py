@@ -7,16 +7,17 @@ offers two to four leads, with their prices:
     decision   k1 see k3 watch       delegate: a sub-task opens a lead with a tool
                done memo             complete, with what the memo says
 
-One tool alone opens a lead, and about half of the leads have nothing to say. No prompt says which:
+One tool alone opens a lead, and two in five leads have nothing to say. No prompt says which:
 that is knowledge about 30 kinds of sources (SOURCES), which has to be learned. `all`: a stage ends
 when every lead is open that has something to say. `any`: when one of them is, and the cheapest will
 do. After the last stage the question can be answered; what is asked need not be the newest.
 
 A round costs 1, and a sub-task the price of its lead. A game ends with an answer, or lost when
-less than 0 is left. A lead may be in trouble: the right tool fails once. So a failure means
-trouble, the wrong tool, or a lead that has nothing to say.
+less than 0 is left after a delegation. A lead may be in trouble: the right tool fails once. So a
+failure means trouble, the wrong tool, or a lead that has nothing to say.
 
-No stage of a held-out task occurs in training, whatever its prices and the order of its leads.
+No stage of a held-out task occurs in training, whatever its prices and the order of its leads. What
+is left of a larger, partly opened stage can have the same leads.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ VOCABULARY = (
     *(*LEADS, *TOOLS, *TOOL),
 )
 MAX_TOKENS = 2 * len(LEADS) + 1  # of a decision, with its end
-ONE_IN = 5  # stages is held out
+ONE_IN = 5  # one stage in so many is held out
 Pairs = tuple[tuple[str, str], ...]  # leads and tools
 
 
@@ -86,7 +87,7 @@ def new_task(rng: random.Random, rounds: int, trouble: float, held_out: bool) ->
 
 
 def _stage(rng: random.Random, trouble: float, held_out: bool, asked: str) -> Stage:
-    """A stage without the kind that is asked; if that is "", the last one, which needs all."""
+    """A stage without the kind `asked`. If that is "", the last stage, which needs all."""
     while True:
         kinds = [_kind(rng) for _ in range(rng.randint(2, len(LEADS)))]
         is_worth = any(TOOL[kind] for kind in kinds)
@@ -118,8 +119,8 @@ def is_held_out(kinds: Sequence[str]) -> bool:
 
 
 class Game:
-    """A task that is played. `left` may still be spent; None: as the task allows, which is what the
-    best play costs, a fifth more, and 2. `solved` is None until the game has ended.
+    """A task that is played. `left`: what may still be spent; by default 1.2 times the cost of the
+    best play, plus 2. `solved` is None until the game has ended.
     """
 
     def __init__(self, task: Task, left: int | None = None) -> None:
@@ -275,7 +276,7 @@ def written(pairs: Sequence[tuple[str, str]]) -> str:
 def reward(text: str, reference: str) -> float:
     """r of Eq. 29 in [0, 1], by comparison with a reference decision: 0.1 if the decision can be
     carried out; and recall times precision of its leads (0.2), and of its leads with their tools
-    (0.7). An answer gets all or nothing of these.
+    (0.7). An answer gets 1 or 0.1.
 
     >>> [round(reward(y, "k1 see k3 read"), 2) for y in ("k3 read k1 see", "k1 see", "k1 hear")]
     [1.0, 0.55, 0.2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 
 from orchestra.training.lab.language import TOOLS, Game, read, written
@@ -16,8 +17,8 @@ def expert(game: Game, _: random.Random) -> str:
 
 
 def flawed(game: Game, rng: random.Random) -> str:
-    """A demonstrator with three habits: it opens one lead a round; it takes the first that is worth
-    it, not the cheapest; and what failed it tries with another tool, drawn at random.
+    """A demonstrator with two habits: it opens one lead a round, and after a failure it draws a
+    tool at random.
     """
     best = read(game.best())
     if isinstance(best, str):
@@ -38,26 +39,23 @@ def babble(game: Game, rng: random.Random) -> str:
 
 
 def rule(game: Game, _: random.Random) -> str:
-    """A written rule, which reads the prompt and knows nothing of the world. It opens every lead,
-    or the cheapest if one is enough, with the first tool that has not failed; what failed with
-    every tool is given up. After the last stage it answers with what is asked.
+    """The best written rule known to us that reads the prompt alone, without knowledge of sources.
+    It opens one lead a round: what is asked first, then what failed least, then the cheapest;
+    each with one tool after another.
     """
     words = game.prompt().split()
     head = words[: words.index("found")]
+    asked = head[1]
     if len(head) == 2:
-        return f"done {head[1]}"
+        return f"done {asked}"
     end = head.index("failed") if "failed" in head else len(head)
-    failed = set(zip(head[end + 1 :: 3], head[end + 2 :: 3], strict=True))
-    options = []
-    for name, _kind, price in zip(
-        head[3:end:3], head[4:end:3], head[5:end:3], strict=True
-    ):
-        tools = [tool for tool in TOOLS if (name, tool) not in failed]
-        if tools:
-            options.append((int(price), name, tools[0]))
-    if head[2] == "any":
-        options = [min(options)] if options else []
-    return written(sorted((name, tool) for _, name, tool in options))
+    tries = Counter(head[end + 1 :: 3])
+    leads = zip(head[3:end:3], head[4:end:3], head[5:end:3], strict=True)
+    _, _, _, _, name = min(
+        (tries[name] > 1, kind != asked, tries[name], int(price), name)
+        for name, kind, price in leads
+    )
+    return f"{name} {('read', 'watch', 'see', 'hear')[tries[name] % 4]}"
 
 
 PLAYERS: tuple[Player, ...] = (expert, flawed, rule, babble)

@@ -14,7 +14,7 @@ sampled decisions, are for exploring. Learning rates, and the group of `outcome`
 `arms.py --tune` on validation tasks of 6 rounds, with a seed of its own. The first setting had 6
 rounds too, until three seeds were seen: their starts solved 5, 9 and 57 %. It now has 4.
 
-Intervals have 95 %. That over seeds is Student's; that over tasks takes the seeds as given.
+Intervals are 95 %: over seeds, Student's t; over tasks, for these seeds only.
 """
 
 from __future__ import annotations
@@ -44,7 +44,17 @@ from orchestra.training.lab.language import (
 Row = dict[str, Any]
 Rows = Mapping[tuple[str, str], Mapping[int, Row]]  # setting and arm -> seed -> row
 PAIRS = (("da", "sft"), ("da_own", "dagger"), ("da_own", "outcome"))
-T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # Student's, of 1 to 9
+T = (
+    12.71,
+    4.30,
+    3.18,
+    2.78,
+    2.57,
+    2.45,
+    2.36,
+    2.31,
+    2.26,
+)  # 97.5 % quantiles of Student's t, 1 to 9 degrees of freedom
 COLOURS = {
     "sft": "#1f77b4",
     "dagger": "#17becf",
@@ -54,7 +64,7 @@ COLOURS = {
 }
 
 SHOWN = ("start", *COLOURS)
-LATER = ("base", "da_base", "flawed", "flawed_more", "flawed_da", "flawed_outcome")
+OTHERS = ("base", "da_base", "flawed", "flawed_more", "flawed_da", "flawed_outcome")
 USED = {  # of a row's curve
     "references": "y* asked",
     "sampled": "decisions sampled",
@@ -90,7 +100,7 @@ def by_arm(rows: Iterable[Row], tasks: Tasks = HELD_OUT) -> Rows:
 
 
 def percent(row: Row, kind: str = GREEDY) -> float:
-    """Tasks solved."""
+    """Percent of the tasks solved."""
     marks: str = row[kind]
     return 100 * marks.count("1") / len(marks)
 
@@ -146,7 +156,7 @@ def played(player: players.Player, setting: Setting) -> float:
 def tables(rows: Rows) -> str:
     """The first setting and its comparisons; then all settings."""
     first = SETTINGS[0].name
-    names = [arm for arm in (*SHOWN, *LATER) if (first, arm) in rows]
+    names = [arm for arm in (*SHOWN, *OTHERS) if (first, arm) in rows]
     head = "arm", "solved, %", "sampled, %", "steps", *USED.values()
     lines = [f"Setting: {first}.", ""]
     lines += _table(head, [_arm(arm, rows[first, arm]) for arm in names])
@@ -230,9 +240,12 @@ LEFT, TOP, RIGHT, BOTTOM = 34, 26, 14, 38  # around its axes
 def svg(rows: Rows) -> str:
     """Panels of the first setting, and of each property of settings."""
     panels = [
-        ("optimizer steps", {arm: _curve(rows, arm, "step") for arm in COLOURS}),
         (
-            "decisions carried out",
+            "optimizer steps (validation)",
+            {arm: _curve(rows, arm, "step") for arm in COLOURS},
+        ),
+        (
+            "carried out (validation)",
             {a: _curve(rows, a, "executed") for a in ("da_own", "outcome")},
         ),
         ("rounds", {arm: _settings(rows, arm, "rounds") for arm in COLOURS}),
