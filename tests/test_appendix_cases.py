@@ -12,6 +12,7 @@ from tests.program import CLOCK
 from tests.scripted import act, complete, delegate, finish
 
 IMAGE, SEARCH, CODE = "ImageAnalysisAction", "GoogleSearchAction", "ExecuteCodeAction"
+PAGE = "ExtractUrlContentAction"
 PICTURE = "https://web.example/orloj.png"
 
 
@@ -40,12 +41,12 @@ def web(monkeypatch):
 def test_the_three_forms_of_a_decision_in_app_b_2(run):
     """One prerequisite alone, then two independent sub-tasks on two models, then the answer."""
     one = [task("Name the landmark.", SEARCH, model="small")]
-    two = [task("Its city?", SEARCH, model="small"), task("Its age?", SEARCH, CODE, model="large")]
+    two = [task("Its city?", SEARCH, model="small"), task("Its age?", SEARCH, PAGE, model="large")]
     turns = delegate(*one), delegate(*two), complete("1410")  # their keys are in the paper's order
     result = run(*turns, work=finish("found"), names=("small", "large"))
     assert (result.answer, result.state, result.rounds) == ("1410", "answered", 3)
     placed = [[(u["backend"], *u["tools"]) for u in given(result, n)] for n in (1, 2)]
-    assert placed == [[("small", SEARCH)], [("small", SEARCH), ("large", SEARCH, CODE)]]
+    assert placed == [[("small", SEARCH)], [("small", SEARCH), ("large", SEARCH, PAGE)]]
 
 
 def test_what_the_picture_shows_is_searched_for_in_the_next_round(run):

@@ -167,7 +167,7 @@ def tables(rows: Rows) -> str:
             pairs.append((f"{a} - {b}", f"{len(values)}", over_seeds(values), of_tasks))
     lines += _table(("points", "seeds", "by seeds", "by tasks"), pairs)
     settings = list(map(_short, SETTINGS))
-    lines += _table(("greedy / sampled, %", *settings), _means(rows))
+    lines += _table(("greedy/sampled, %", *settings), _means(rows))
     for kind in (GREEDY, SAMPLED):
         cells = [
             (
@@ -194,7 +194,7 @@ def _means(rows: Rows) -> Iterator[tuple[str, ...]]:
             [fmean(percent(r, k) for r in x) for k in (GREEDY, SAMPLED)] if x else []
             for x in found
         ]
-        yield arm, *(" / ".join(f"{mean:.1f}" for mean in of_one) for of_one in kinds)
+        yield arm, *("/".join(f"{mean:.1f}" for mean in of_one) for of_one in kinds)
     for player in players.PLAYERS:
         yield player.__name__, *(f"{played(player, s):.1f}" for s in SETTINGS)
 
