@@ -51,10 +51,11 @@ def rule(game: Game, _: random.Random) -> str:
     end = head.index("failed") if "failed" in head else len(head)
     tries = Counter(head[end + 1 :: 3])
     leads = zip(head[3:end:3], head[4:end:3], head[5:end:3], strict=True)
-    _, _, _, _, name = min(
+    first = min(
         (tries[name] > 1, kind != asked, tries[name], int(price), name)
         for name, kind, price in leads
     )
+    name = first[-1]
     return f"{name} {('read', 'watch', 'see', 'hear')[tries[name] % 4]}"
 
 
