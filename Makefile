@@ -100,7 +100,7 @@ test-cgroup: $(VENV)/dev  ## the cgroup of the sandbox in a kernel of its own; n
 train-tiny: $(VENV)/train  ## a tiny model learns four decisions; fails where its reward does not rise (CPU, no server)
 	TRAIN_TINY=1 OMP_NUM_THREADS=1 $(RUN) -m pytest tests/training/test_train.py -k tiny_model -s
 
-lab: $(VENV)/train  ## when does a reward for each decision help? 1 hour of two cores; make lab ARGS=--quick: 10 minutes
+lab: $(VENV)/train  ## when does a reward for each decision help? 1 hour of two cores; make lab ARGS=--quick: 6 minutes
 	$(RUN) -m orchestra.training.lab.arms $(ARGS)
 
 test-vllm: $(VENV)/train  ## a real vLLM server drives two steps: make test-vllm VLLM_PYTHON=... TRAIN_MODEL=...
