@@ -162,12 +162,11 @@ class Policy:
         position, attention, logit_index = packed(len(prompt), is_token)
         tokens = torch.cat([torch.tensor(prompt, device=self.device), chosen])  # (L,)
         is_pack = len(is_token) > 1
+        mask = attention[None, None] if is_pack else None  # None: causal
         with self.autocast():
             output = self.model(
                 input_ids=tokens[None],
-                attention_mask=attention[None, None]
-                if is_pack
-                else None,  # None: causal
+                attention_mask=mask,
                 position_ids=position[None],
                 logits_to_keep=logit_index,
             )

@@ -91,9 +91,8 @@ class VllmRollouts:
             how = repeat(n), repeat(temperature)
             groups = list(pool.map(self._group, prompts, seeds, *how))
         self.sleep()
-        if (
-            temperature > 0
-        ):  # else the server's log-probabilities are those of temperature 1
+        # At temperature 0 the server's log-probabilities are those of temperature 1
+        if temperature > 0:
             self._check_weights(groups[0], temperature)
         return groups
 

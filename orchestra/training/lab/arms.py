@@ -62,7 +62,7 @@ from orchestra.training.lab.language import (
     reward,
 )
 from orchestra.training.lab.players import Player
-from orchestra.training.lab.report import percent, report
+from orchestra.training.lab.report import GREEDY, SAMPLED, percent, report
 from orchestra.training.logprobs import token_logprobs
 from orchestra.training.policy import Ids, Policy
 from orchestra.training.rollouts import Group, LocalRollouts
@@ -83,7 +83,7 @@ STEPS = 120  # of each arm
 START_STEPS = 200
 POINTS = 5  # checks along the way
 OBJECTIVE = Objective(beta=0.0)
-TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
+TEMPERATURES = {GREEDY: 0.0, SAMPLED: 1.0}
 
 
 @dataclass(frozen=True)
@@ -460,9 +460,8 @@ SEEDS = (0, 1, 2)
 TUNING_SEED, TUNING = 100, Setting(rounds=6)
 LRS = (1e-4, 3e-4, 1e-3, 2e-3, 3e-3, 6e-3, 1e-2)
 GROUPS = (8, 16)  # of outcome, whose batch is free
-Job = tuple[
-    Setting, tuple[str, ...], int, Tasks
-]  # arms, one after the other; their games
+# Arms of a setting, one after the other; the seed; and what they play at the end
+Job = tuple[Setting, tuple[str, ...], int, Tasks]
 
 
 def variants() -> dict[str, Arm]:

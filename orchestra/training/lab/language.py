@@ -35,7 +35,7 @@ SOURCES = {  # by the tool that opens them
     "read": "memo letter diary contract almanac logbook",
     "": "rumour hunch dream legend horoscope gossip",  # nothing
 }
-TOOLS = ("see", "hear", "watch", "read")
+TOOLS = tuple(filter(None, SOURCES))
 LEADS = ("k1", "k2", "k3", "k4")
 PRICES = range(1, len(LEADS) + 1)
 END, REPLY = "<e>", "<a>"  # of a decision, and what comes before it
@@ -91,9 +91,9 @@ def _stage(rng: random.Random, trouble: float, held_out: bool, asked: str) -> St
     while True:
         kinds = [_kind(rng) for _ in range(rng.randint(2, len(LEADS)))]
         is_worth = any(TOOL[kind] for kind in kinds)
-        is_worth &= len(set(kinds)) == len(kinds)
+        differ = len(set(kinds)) == len(kinds)
         is_of_split = is_held_out(kinds) == held_out
-        if is_worth and is_of_split and asked not in kinds:
+        if is_worth and differ and is_of_split and asked not in kinds:
             break
     prices = rng.sample(PRICES, len(kinds))
     leads = tuple(

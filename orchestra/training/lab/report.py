@@ -44,17 +44,8 @@ from orchestra.training.lab.language import (
 Row = dict[str, Any]
 Rows = Mapping[tuple[str, str], Mapping[int, Row]]  # setting and arm -> seed -> row
 PAIRS = (("da", "sft"), ("da_own", "dagger"), ("da_own", "outcome"))
-T = (
-    12.71,
-    4.30,
-    3.18,
-    2.78,
-    2.57,
-    2.45,
-    2.36,
-    2.31,
-    2.26,
-)  # 97.5 % quantiles of Student's t, 1 to 9 degrees of freedom
+# 97.5 % quantiles of Student's t, 1 to 9 degrees of freedom
+T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 COLOURS = {
     "sft": "#1f77b4",
     "dagger": "#17becf",
@@ -213,16 +204,14 @@ def _arm(name: str, of_arm: Mapping[int, Row]) -> tuple[str, ...]:
 
 def tuning(rows: Rows) -> str:
     """What --tune tried, with its one seed."""
-    of_arms = [
-        (name, row) for (_, name), of_arm in rows.items() for row in of_arm.values()
-    ]
+    if not rows:
+        return ""
     cells = [
         (name, f"{percent(row):.1f}", f"{percent(row, SAMPLED):.1f}")
-        for name, row in of_arms
+        for (_, name), of_arm in rows.items()
+        for row in of_arm.values()
     ]
-    return (
-        "\n".join(_table(("tuning", "solved, %", "sampled, %"), cells)) if cells else ""
-    )
+    return "\n".join(_table(("tuning", "solved, %", "sampled, %"), cells))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
