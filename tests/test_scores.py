@@ -2,11 +2,13 @@
 
 import json
 import time
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestra.evaluation.gaia import is_right
 from orchestra.evaluation.scores import exact, matches
 from orchestra.evaluation.units import OTHERS, SIGNS, WITH_PREFIXES, unit_of
 from tests.conftest import ROOT
@@ -17,16 +19,6 @@ GUESTS = "How many more guests does Katya expect than Martin?"
 MUSEUM = "On which day did the museum have the most visitors?"
 BOXES = "How many boxes do Hugo and Greta have together?"
 ACCEPTED = [
-    # a short sentence
-    ("It is Paris.", "Paris", ""), ("The answer is 42.", "42", ""), ("So, the final answer is **42**.", "42", ""), ("Answer: 42", "42", ""),
-    ("The capital of France is Paris.", "Paris", "What is the capital of France?"), ("Paris is the capital of France.", "Paris", "What is the capital of France?"),
-    ("17 % of 2,340 is 397.8.", "397.8", "What is 17 % of 2,340?"), ("17 % of 2,340 = 397.8", "397.8", "What is 17 % of 2,340?"),
-    ("The difference between the date of the fair of Orlanda in post9.png and the birthday of Luca in track6.png is 9 days.", "9", "How many days lie between the date of the fair of Orlanda in post9.png and the birthday of Luca in track6.png? Give the difference."),
-    ("She was born in 1984.", "1984", "In which year was she born?"), ("She was born on 5 March 2011.", "2011-03-05", "When was she born?"),
-    ("The colours are red, green and blue.", "red; green; blue", "Which colours are on the flag?"), ("There are 3 boats.", "3", "How many boats are there?"),
-    ("It was discovered by Marie Curie.", "Marie Curie", "Who discovered it?"), ('He shouts: "Show me the money!"', "Show me the money!", "What does he shout? He shouts four words."),
-    ("Yes, it is.", "Yes", "Is it open?"), ("No, it is not open.", "no", "Is it open?"), ("The band is The Who.", "The Who", "Which band is it?"),
-    ("The distance is 5 kilometers.", "5 km", "What is the distance?"), ("The value is -5.", "-5", ""), ("It is 5 mW.", "5 mW", ""),
     # dashes
     ("1889\u20131893", "1889-1893", ""), ("1889 - 1893", "1889-1893", ""), ("Spider\u2011Man", "Spider-Man", ""), ("\u22125", "-5", ""), ("\u20145 km", "-5 km", ""),
     # units
@@ -36,24 +28,30 @@ ACCEPTED = [
     ("$5 million", "5 million dollars", ""), ("5,000,000", "5 million", ""), ("37 years", "37 years old", ""), ("9", "9 days", "How many days?"), ("9 d", "9 days", ""),
     # separators
     ("12 718", "12,718", ""), ("12\u202f718 km", "12718 km", ""), ("12'718", "12718", ""), ("1 234 567.5", "1234567.5", ""), ("5 000 km", "5,000 kilometers", ""), ("12,718.0", "12718", ""),
-    # times, where a time is expected
-    ("3", "3:00 PM", ""), ("3 pm", "3:00 PM", ""), ("15:00", "3:00 PM", ""), ("3 p.m.", "3:00 PM", ""), ("3 o'clock", "3:00 PM", ""), ("3:00 PM", "3", "At what time does it open?"),
-    ("07:49:00", "7:49", ""), ("7:49 UTC", "7:49", "What is that time in UTC?"), ("noon", "12:00 PM", ""), ("It opens at 3 pm.", "15:00", "When does it open?"),
-    # the conclusion of a sentence
-    ("Hugo has 14 boxes, Greta has 28 boxes, so together they have 42 boxes.", "42", BOXES), ("It is 14 and 28. Therefore, they have 42 boxes.", "42", BOXES), ("It begins at 19:45, and lasts 95 minutes; thus it ends at 21:20.", "21:20", "When does it end?"),
-    # a sum
-    ("58 - 36 = 22", "22", GUESTS), ("58 - 36 = 22 guests", "22", GUESTS), ("14:35 + 0:25 = 15:00", "15:00", "When does it leave?"), ("-5 + 27 = 22", "22", ""), ("\u221258 + 36 = \u221222", "-22", ""), ("Hugo has 14 and Greta 28, so 42.", "42", BOXES), ("No, it rained, so the fair was cancelled.", "no", "Did the fair take place?"), ("The number of boxes is 14 + 28 = 42.", "42", BOXES), ("6 x 14 = 84", "84", ""), ("2 + 2 = 4", "2 + 2 = 4", ""),
-    # how many more
-    ("Katya expects 22 more guests than Martin.", "22", GUESTS), ("Katya expects 58 guests, Martin 36, so Katya expects 22 more guests than Martin.", "22", GUESTS),
-    # a number that is no other answer
-    ("The museum had the most visitors on Thursday, with 210 visitors.", "Thursday", MUSEUM), ("The day with the most visitors is Thursday with 210 visitors.", "Thursday", MUSEUM),
-    # what the answer is called
-    ("The number of bridges in the town is 19.", "19", BRIDGES), ("The town has 19 bridges.", "19", BRIDGES), ("The total number of bridges is 19.", "19", BRIDGES), ("The sum of the books is 84.", "84", "How many books do Anna and Paul have together?"),
-    ("Platform 7", "7", "To which platform was the train moved?"), ("It was moved to platform 7.", "7", "To which platform was the train moved?"), ("The age of the sculptor is 37.", "37", "How old was the sculptor?"), ("The price of the ticket is 12 dollars.", "$12", "How much is the ticket?"), ("The length of the film is 95 minutes.", "95 min", "How long is the film?"),
+    # times
+    ("3 pm", "3:00 PM", ""), ("15:00", "3:00 PM", ""), ("3 p.m.", "3:00 PM", ""), 
+    ("07:49:00", "7:49", ""), ("7:49 UTC", "7:49", "What is that time in UTC?"), ("noon", "12:00 PM", ""),
     # powers, fractions and LaTeX
-    ("5 × 10^3", "5000", ""), ("5 × 10³", "5000", ""), ("5 x 10^3 km", "5,000 km", ""), ("$5 \\times 10^{3}$", "5000", ""), ("It is \\(5 \\cdot 10^{3}\\).", "5000", ""), ("1.5e3", "1500", ""), ("2·10^-4", "0.0002", ""), ("2·10⁻⁴", "0.0002", ""), ("10³", "1000", ""),
+    ("5 × 10^3", "5000", ""), ("5 × 10³", "5000", ""), ("5 x 10^3 km", "5,000 km", ""), ("$5 \\times 10^{3}$", "5000", ""), ("1.5e3", "1500", ""), ("2·10^-4", "0.0002", ""), ("2·10⁻⁴", "0.0002", ""), ("10³", "1000", ""),
     ("10^3", "10³", ""), ("10^{3}", "10³", ""), ("x^2", "x²", ""), ("x^{2}", "x²", ""), ("2¹⁰", "2^10", ""), ("m^2", "m²", ""), ("5 m²", "5 m2", ""), ("5 cm^2", "5 cm2", ""), ("H₂O", "H2O", ""), ("6.022 × 10²³", "6.022e23", ""),
     ("½", "0.5", ""), ("0.5", "½", ""), ("½", "1/2", ""), ("¼ km", "0.25 km", ""), ("1½", "1.5", ""), ("1 1/2 hours", "1.5 hours", ""), ("3/4", "0.75", ""), ("-3/4", "-0.75", ""), ("⅓", "1/3", ""), ("1⅓", "1 1/3", ""), ("\\frac{1}{2}", "0.5", ""), ("$\\frac{3}{4}$", "0.75", ""), ("\\boxed{42}", "42", ""), ("$42$", "42", ""), ("50\\%", "50%", ""),
+    # in another unit
+    ("5000 m", "5 km", ""), ("90 min", "1.5 hours", ""), ("1.5 h", "90 minutes", ""), ("24 hours", "1 day", ""), ("36 km/h", "10 m/s", ""), ("1 mile", "1609.344 m", ""), ("1 kWh", "3.6 MJ", ""), ("500 cm\u00b2", "0.05 m\u00b2", ""), ("1,000 litres", "1 cubic metre", ""), ("8 bits", "1 byte", ""), ("0.005 W", "5 mW", ""),
+    # as GAIA's rule has it
+    ("sea gull", "Sea-Gull", ""), ("St Petersburg", "St. Petersburg", ""), ("NewYork", "New York", ""), ("ACDC", "AC/DC", ""), ("5", "5%", ""), ("1234.5", "$1,234.50", ""), ("Rock n Roll", "rock 'n' roll", ""), ("right of it, BLUE", "Right of it,blue", ""),
+    # with what the question asks for
+    ("22 guests", "22", GUESTS), ("42 boxes", "42", BOXES), ("9 km", "9", "How far is it, in km?"), ("9", "9 km", "What is the distance (km)?"), ("05:49", "05:49 UTC", "What time is it in UTC when it is 7:49 in Prague?"),
+]  # fmt: skip
+
+# Right to a reader, and refused: what a judge is for
+FOR_A_JUDGE = [
+    ("It is Paris.", "Paris", ""), ("The answer is 42.", "42", ""), ("Answer: 42", "42", ""), ("The town has 19 bridges.", "19", BRIDGES), ("Yes, it is.", "Yes", "Is it open?"), ("58 - 36 = 22", "22", GUESTS),
+    ("Thursday, with 210 visitors", "Thursday", MUSEUM), ("Platform 7", "7", "To which platform was the train moved?"), ("3", "3:00 PM", "At what time does it open?"), ("3 o'clock", "3:00 PM", ""), ("the UK", "United Kingdom", ""), ("forty-two", "42", ""), ("blue, red", "red, blue", "Which colours are on the flag?"),
+]  # fmt: skip
+
+# Wrong to a reader, and accepted: GAIA's rule accepts them, too
+OF_GAIA = [
+    ("mW", "MW", "Which unit?"), ("1.1", "1.10", "Which version of the program is shown?"), ("1.10", "1.1", "What is the version?"),
 ]  # fmt: skip
 
 CITY = "What is the capital of France, Paris or Lyon?"
@@ -61,13 +59,13 @@ WHICH = "Which city is larger, Paris or Lyon?"
 COUNT = "How many boats are in the harbour, at least or at most, and between which numbers?"
 REFUSED = [
     # another unit, or the same letters of another one
-    ("5 mW", "5 MW", ""), ("5 MW", "5 mW", ""), ("mW", "MW", "Which unit?"), ("5 mw", "5 MW", ""), ("8 Mb", "8 MB", ""), ("8 MB", "8 Mb", ""), ("5 mA", "5 MA", ""), ("5 m", "5 M", ""),
+    ("5 mW", "5 MW", ""), ("5 MW", "5 mW", ""), ("5 mw", "5 MW", ""), ("8 Mb", "8 MB", ""), ("8 MB", "8 Mb", ""), ("5 mA", "5 MA", ""), ("5 m", "5 M", ""),
     ("5 km", "5 m", ""), ("5 km", "5 miles", ""), ("5 min", "5 m", ""), ("5 km", "5 km/h", ""), ("5 m", "5 m\u00b2", ""), ("5 %", "$5", ""), ("5 euros", "5 dollars", ""), ("5 \u00b0F", "5 \u00b0C", ""),
     ("5 lb", "\u00a35", ""), ("5 km", "5", "How many boats?"), ("5", "5 km", "How far is it?"), ("13 in", "13", "How many are in it?"), ("5 s", "5", "What is Pete's number?"), ("5 million", "5", "How many million?"),
     # another number
     ("1,234", "1; 234", ""), ("1.234", "1,234", ""), ("12,34", "1234", ""), ("5", "-5", ""), ("-5", "5", ""), ("- 5", "5", ""), (".5", "5", ""), ("50", "5", ""), ("5.01", "5", ""), ("5,5", "55", ""), ("1 23", "123", ""), ("5e3", "53", ""),
     # numbers that are names
-    ("1.1", "1.10", "Which version of the program is shown?"), ("1.10", "1.1", "What is the version?"), ("v1.10", "v1.1", ""), ("Python 3.1", "Python 3.10", ""), ("version 1.10", "version 1.1", ""), ("Section 2.50", "Section 2.5", ""),
+    ("v1.10", "v1.1", ""), ("Python 3.1", "Python 3.10", ""), ("version 1.10", "version 1.1", ""), ("Section 2.50", "Section 2.5", ""),
     ("The 1975", "1975", "Which year?"), ("1975", "The 1975", "Which band?"), ("The answer is The 1975.", "1975", ""),
     # articles that belong to the name
     ("Who", "The Who", ""), ("The Who", "Who", ""), ("The The", "The", ""), ("It is the Who.", "Who", ""), ("The Same", "same", ""), ("A and B", "and B", ""),
@@ -121,16 +119,19 @@ def test_an_answer_that_only_looks_right_does_not_match(answer, right, question)
     assert not matches(answer, right, question)
 
 
+@pytest.mark.parametrize(("answer", "right", "question"), FOR_A_JUDGE)
+def test_a_right_answer_that_needs_a_reader_does_not_match(answer, right, question):
+    assert not matches(answer, right, question) and not is_right(answer, right)
+
+
+@pytest.mark.parametrize(("answer", "right", "question"), OF_GAIA)
+def test_what_gaia_accepts_and_a_reader_does_not(answer, right, question):
+    assert is_right(answer, right) and matches(answer, right, question)
+
+
 # ---- the official answers of OmniGAIA ------------------------------------------------------------
 
 OFFICIAL = json.loads((ROOT / "tests/omnigaia/answers.json").read_text(encoding="utf-8"))
-SENTENCES = (
-    "The answer is {}.",
-    "It is {}",
-    "So, the final answer is **{}**.",
-    "The correct answer is: {}",
-    "**{}**",
-)
 
 
 def test_each_official_answer_is_right_as_it_is():
@@ -138,20 +139,12 @@ def test_each_official_answer_is_right_as_it_is():
     assert all(exact(right, right) and matches(right, right) for right in OFFICIAL)
 
 
-@pytest.mark.parametrize("sentence", SENTENCES)
-def test_each_short_official_answer_is_right_in_a_sentence(sentence):
-    short = [right.rstrip(".") for right in OFFICIAL if len(right) < 200]
-    assert len(short) > 300
-    assert [right for right in short if not matches(sentence.format(right), right)] == []
-
-
-@pytest.mark.parametrize("sentence", ["{}", "It is {}."])
-def test_no_official_answer_is_that_of_another_question(sentence):
+def test_no_official_answer_is_that_of_another_question():
     """Of 12 others each. Two questions may have the same number."""
     for n, right in enumerate(OFFICIAL):
         for step in range(1, 13):
             other = OFFICIAL[(n + 29 * step) % len(OFFICIAL)]
-            assert other == right or not matches(sentence.format(other), right), (other, right)
+            assert other == right or not matches(other, right), (other, right)
 
 
 def test_an_official_answer_is_wrong_when_it_is_negated_or_one_of_two():
@@ -171,28 +164,28 @@ def test_an_official_answer_is_wrong_when_it_is_negated_or_one_of_two():
 
 # ---- for all numbers and units -------------------------------------------------------------------
 
-SYMBOLS = [prefix + base for base, prefixes, _ in WITH_PREFIXES for prefix in ("", *prefixes)]
+SYMBOLS = [prefix + base for base, prefixes, *_ in WITH_PREFIXES for prefix in ("", *prefixes)]
 NUMBERS = st.integers(1, 10**9) | st.decimals(1, 10**6, places=2)
 
 
 @settings(max_examples=60)
-@given(NUMBERS, st.sampled_from(SYMBOLS), st.sampled_from(["{}", "It is {}.", "The answer is: {}"]))
-def test_an_amount_is_right_in_each_spelling_and_wrong_with_another_number(number, unit, sentence):
+@given(NUMBERS, st.sampled_from(SYMBOLS))
+def test_an_amount_is_right_in_each_spelling_and_wrong_with_another_number(number, unit):
     right = f"{number} {unit}"
-    for spelled in (f"{number}{unit}", f"{number:,} {unit}", f"{number} {unit_of(unit)}s"):
-        assert matches(sentence.format(spelled), right)
+    for spelled in (f"{number}{unit}", f"{number:,} {unit}", f"**{number} {unit}**."):
+        assert matches(spelled, right)
     for wrong in (
         f"{number + 1} {unit}",
         f"-{number} {unit}",
         f"{number}{number} {unit}",
         f"{number}-{number + 1} {unit}",
     ):
-        assert not matches(sentence.format(wrong), right)
+        assert not matches(wrong, right)
 
 
 @settings(max_examples=60)
 @given(st.integers(1, 999), st.sampled_from(SYMBOLS), st.sampled_from(SYMBOLS))
-def test_two_units_are_the_same_only_if_they_have_one_name(number, one, other):
+def test_two_units_are_the_same_only_if_they_are_as_large(number, one, other):
     assert matches(f"{number} {one}", f"{number} {other}") == (unit_of(one) == unit_of(other))
 
 
@@ -204,25 +197,26 @@ WORDS = st.from_regex(r"[A-Z][a-z]{2,8}", fullmatch=True)
 def test_a_name_is_right_alone_and_not_among_others(right, other, question):
     asked = question.format(right, other)
     same = right == other
-    assert matches(f"It is {right}.", right, asked)
+    assert matches(f"{right}.", right, asked)
     for text in (
         "{1}",
         "{0} {1}",
         "{0}, {1}",
         "{0} or {1}",
         "not {0}",
-        "It is {1}, {0}.",
         "{0} and {1}",
         "{0}/{1}",
     ):
         assert matches(text.format(right, other), right, asked) == (same and text == "{1}")
 
 
-def test_no_unit_has_two_names():
-    names = [name for _, _, name in WITH_PREFIXES] + [row[0] for row in OTHERS]
-    assert set(names) >= SIGNS
-    for name, *spellings in OTHERS:
-        assert {unit_of(spelling) for spelling in spellings} == {name}
+def test_each_spelling_of_a_unit_is_that_unit():
+    for base, factor, *spellings in OTHERS:
+        for spelling in spellings:
+            assert unit_of(spelling) == (base, Fraction(factor)), spelling
+    for symbol in SYMBOLS:
+        assert unit_of(symbol).base != symbol.lower() or symbol == unit_of(symbol).base
+    assert {base for base, *_ in OTHERS} >= SIGNS
 
 
 def test_a_long_answer_is_read_in_no_time():
@@ -243,5 +237,5 @@ def test_a_number_of_a_million_digits_is_no_error():
 
 def test_one_of_the_accepted_answers_is_enough():
     right = ("Holland", "the Netherlands")
-    assert exact("the netherlands", right) and matches("It is Holland.", right)
+    assert exact("the netherlands", right) and matches("Holland.", right)
     assert not exact("Belgium", right) and not matches("Holland or Belgium", right)

@@ -1,4 +1,6 @@
-"""Which questions of a file a sweep asks: --level, --category, --limit and --repeat."""
+"""Which questions of a file a sweep asks, and how: --ids, --level, --category, --limit, --repeat and
+--bare.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ from pathlib import Path
 from orchestra import methods as shipped
 from orchestra.command import terminal
 from orchestra.evaluation.questions import Question
+from orchestra.kernel.prompts import say
 from orchestra.kernel.vocabulary import ConfigError
 
 
 def chosen(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
-    """The questions of --level, --category and --limit, with the modality of each file.
+    """The questions of --ids, --level, --category and --limit, with the modality of each file.
     Those whose media cannot be read are listed and left out. Raises ConfigError.
     """
     readable: list[Question] = []
@@ -28,25 +31,27 @@ def chosen(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
 
 
 def selected(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
-    """The questions of --level, --category and --limit. Raises ConfigError."""
-    for key in ("level", "category"):
-        asked = _with_value(asked, key, getattr(a, key), a.data)
+    """The questions of --ids, --level, --category and --limit. Raises ConfigError."""
+    for flag, key in (("ids", "id"), ("level", "level"), ("category", "category")):
+        asked = _with_value(asked, flag, key, getattr(a, flag), a.data)
     return asked[: a.limit]
 
 
 def _with_value(
-    asked: list[Question], key: str, values: str | None, data: Path
+    asked: list[Question], flag: str, key: str, values: str | None, data: Path
 ) -> list[Question]:
-    """The questions with one of these levels or categories, A,B; all if there are none."""
+    """The questions with one of the values A,B of a flag; all if there are none. Raises
+    ConfigError for a value that no question has.
+    """
     names = [name.strip().lower() for name in (values or "").split(",") if name]
-    if not names:
-        return asked
-    found = [q for q in asked if getattr(q, key).lower() in names]
-    if not found:
-        known = {getattr(q, key) for q in asked} - {""}
-        listed = ", ".join(sorted(known)) or "none"
-        raise ConfigError(f"--{key}: no question has it; {data} has {listed}")
-    return found
+    known = {getattr(q, key).lower() for q in asked}
+    for name in names:
+        if name not in known:
+            listed = ", ".join(sorted({getattr(q, key) for q in asked} - {""}))
+            raise ConfigError(
+                f"--{flag}: no question has {name!r}; {data} has {listed or 'none'}"
+            )
+    return [q for q in asked if not names or getattr(q, key).lower() in names]
 
 
 def _with_modalities(q: Question) -> Question:
@@ -63,12 +68,21 @@ def repeated(asked: Iterable[Question], repeats: int) -> list[Question]:
     ]
 
 
+def bare(asked: Iterable[Question]) -> list[Question]:
+    """Each question with a line that asks for nothing but the answer."""
+    line = say("evaluation/notes", "bare")
+    return [
+        q.model_copy(update={"question": f"{q.question}\n{line}", "shown": q.question})
+        for q in asked
+    ]
+
+
 def redacted(asked: Iterable[Question], redact: Callable[[str], str]) -> list[Question]:
     """The questions as rows and the judge's tape have them: answers and texts without secrets."""
     kept = []
     for q in asked:
         answer, *also = [redact(text) for text in q.accepted]
-        shown = redact(q.question)
+        shown = redact(q.shown or q.question)
         without = {"answer": answer, "also": tuple(also), "shown": shown}
         kept.append(q.model_copy(update=without))
     return kept

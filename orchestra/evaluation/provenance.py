@@ -46,7 +46,6 @@ CODE = (  # what a row depends on
     "evaluation/judge.py",
     "evaluation/question*.py",
     "evaluation/scores.py",
-    "evaluation/sentences.py",
     "evaluation/units.py",
     "evaluation/values.py",
 )

@@ -15,7 +15,7 @@ from orchestra.command.names import objects, redact_of
 from orchestra.command.redact import Redact
 from orchestra.evaluation import gaia, questions
 from orchestra.evaluation.answering import Plan
-from orchestra.evaluation.choosing import chosen, redacted, repeated
+from orchestra.evaluation.choosing import bare, chosen, redacted, repeated
 from orchestra.evaluation.executors import executor_at
 from orchestra.evaluation.judge import judge_of
 from orchestra.evaluation.progress import Progress, tell
@@ -37,6 +37,7 @@ FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
         Path,
         "where the media of the questions are (default: the folder of DATA)",
     ),
+    "ids": (str, "only these questions: A,B"),
     "level": (str, "only these levels: A,B"),
     "category": (str, "only these categories: A,B"),
     "limit": (int, "only the first LIMIT"),
@@ -56,6 +57,7 @@ FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
 }
 REQUIRED = "data", "out"
 SWITCHES = {
+    "bare": "add a line to each question that asks for nothing but the answer",
     "world": "MiniGAIA: sub-agents are not models",
     "extend": "ask more questions or repeats than the sweep in OUT did",
 }
@@ -76,6 +78,8 @@ def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
     workers = Workers(a.workers or "auto")
     a.data = gaia.data_file(a.data)
     asked = chosen(a, questions.load(a.data, a.media))
+    if a.bare:
+        asked = bare(asked)
     plan = _plan(a, of_run, asked)
     redact = redact_of(plan.pool, plan.options.more)
     asked = repeated(redacted(asked, redact.text), a.repeat or 1)

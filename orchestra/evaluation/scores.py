@@ -6,7 +6,7 @@
 (True, True)
 >>> matches("2", "2 years", "How many years is it?"), matches("2", "2 years", "How long is it?")
 (True, False)
->>> matches("It is Paris.", "Paris"), matches("It is not Paris.", "Paris")
+>>> matches("blue and red", "blue; red"), matches("It is Paris.", "Paris")
 (True, False)
 
 Several answers may be right: `exact(given, ("Holland", "the Netherlands"))`. One of them is enough.
@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 
-from orchestra.evaluation.sentences import says
-from orchestra.evaluation.values import date_of, same, spelled
+from orchestra.evaluation.values import amount, date_of, same, spelled
 
 DIVIDER = re.compile(r";\s*|\n|,\s+(?:and )?| and ")
 GROUPED_NUMBER = re.compile(r"\W*\d{1,3}(,\d{3})+(\.\d+)?\W*")  # 1,234
@@ -33,8 +31,8 @@ def exact(given: str, right: Right) -> bool:
 
 
 def matches(given: str, right: Right, question: str = "") -> bool:
-    """Whether an answer is the right text, number, time, date or list, apart from spelling; or a
-    short sentence that gives it and nothing else. The right one among several does not match.
+    """Whether an answer is the right name, number, time, date or list, apart from spelling. A
+    sentence around it does not match: that is what a judge is for.
     """
     return any(_matches(given, one, question) for one in _each(right))
 
@@ -44,21 +42,14 @@ def _each(right: Right) -> Sequence[str]:
 
 
 def _matches(given: str, right: str, question: str) -> bool:
-    whole = partial(_is_whole, question=question)
-    return whole(given, right) or says(given, spelled(right), question, whole)
-
-
-def _is_whole(given: str, right: str, question: str) -> bool:
-    """Whether two answers, without a sentence around them, are the same."""
-    if same(given, right, question):
-        return True
-    if date_of(spelled(right)) is not None:
+    given, right = spelled(given), spelled(right)
+    items = _items(right)
+    if len(items) < 2 or amount(right) or date_of(right):
+        return same(given, right, question)
+    given_items = _items(given)
+    if len(given_items) != len(items):
         return False
-    given_items = _items(spelled(given))
-    right_items = _items(spelled(right))
-    if len(given_items) != len(right_items) or len(right_items) < 2:
-        return False
-    pairs = zip(given_items, right_items, strict=True)
+    pairs = zip(given_items, items, strict=True)
     return all(same(a, b, question) for a, b in pairs)
 
 
@@ -68,4 +59,4 @@ def _items(text: str) -> list[str]:
     items = DIVIDER.split(text)
     if len(items) == 1 and not GROUPED_NUMBER.fullmatch(text):
         items = text.split(",")
-    return items
+    return [item for item in items if spelled(item)]

@@ -1,127 +1,136 @@
-"""Units of measurement in their spellings: 5 km is 5 kilometers, and 5 mW is not 5 MW.
+"""Units of measurement in their spellings: 5 km is 5 kilometers and 5000 m, and 5 mW is not 5 MW.
 
-    >>> unit_of("km"), unit_of("Kilometers"), unit_of("mW"), unit_of("MW")
-    ('kilometre', 'kilometre', 'milliwatt', 'megawatt')
-    >>> unit_of("km/h") == unit_of("kilometers per hour"), unit_of("apples")
-    (True, 'apple')
-
-Nothing is converted: 5 km is not 5000 m.
+>>> unit_of("km") == unit_of("Kilometers"), unit_of("mW") == unit_of("MW")
+(True, False)
+>>> unit_of("km/h") == unit_of("kilometers per hour"), unit_of("apples")
+(True, Unit(base='apple', factor=Fraction(1, 1)))
+>>> asked_for("How long is it, in km?") == unit_of("km"), asked_for("How many apples are there?")
+(True, Unit(base='apple', factor=Fraction(1, 1)))
 """
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from functools import cache
+from typing import NamedTuple
 
-PREFIXES = {
-    "n": "nano",
-    "µ": "micro",
-    "m": "milli",
-    "c": "centi",
-    "d": "deci",
-    "h": "hecto",
-    "k": "kilo",
-    "M": "mega",
-    "G": "giga",
-    "T": "tera",
+
+class Unit(NamedTuple):
+    """`factor`: how many of `base` it is. A unit that is not known is its own base."""
+
+    base: str
+    factor: Fraction = Fraction(1)
+
+
+NO_UNIT = Unit("")
+PREFIXES = {  # of a symbol: the prefix of a name, and the power of ten
+    "n": ("nano", -9),
+    "µ": ("micro", -6),
+    "m": ("milli", -3),
+    "c": ("centi", -2),
+    "d": ("deci", -1),
+    "h": ("hecto", 2),
+    "k": ("kilo", 3),
+    "M": ("mega", 6),
+    "G": ("giga", 9),
+    "T": ("tera", 12),
 }
-# The symbol of a unit, the prefixes that it is used with, and its name
+# A symbol, the prefixes that it is used with, its name, its base and how many of that it is
 WITH_PREFIXES = (
-    ("m", "nµmcdk", "metre"),
-    ("g", "µmk", "gram"),
-    ("s", "nµm", "second"),
-    ("L", "µmcdh", "litre"),
-    ("l", "µmcdh", "litre"),
-    ("W", "mkMGT", "watt"),
-    ("Wh", "kMGT", "watt hour"),
-    ("V", "mkM", "volt"),
-    ("A", "m", "ampere"),
-    ("Hz", "kMGT", "hertz"),
-    ("J", "kMG", "joule"),
-    ("Pa", "hkM", "pascal"),
-    ("N", "k", "newton"),
-    ("eV", "kMGT", "electronvolt"),
-    ("B", "kMGT", "byte"),
-    ("b", "kMGT", "bit"),
-    ("Sv", "mµ", "sievert"),
+    ("m", "nµmcdk", "metre", "metre", 1),
+    ("g", "µmk", "gram", "gram", 1),
+    ("s", "nµm", "second", "second", 1),
+    ("L", "µmcdh", "litre", "metre3", Fraction(1, 1000)),
+    ("l", "µmcdh", "litre", "metre3", Fraction(1, 1000)),
+    ("W", "mkMGT", "watt", "watt", 1),
+    ("Wh", "kMGT", "watt hour", "joule", 3600),
+    ("V", "mkM", "volt", "volt", 1),
+    ("A", "m", "ampere", "ampere", 1),
+    ("Hz", "kMGT", "hertz", "hertz", 1),
+    ("J", "kMG", "joule", "joule", 1),
+    ("Pa", "hkM", "pascal", "pascal", 1),
+    ("N", "k", "newton", "newton", 1),
+    ("eV", "kMGT", "electronvolt", "electronvolt", 1),
+    ("B", "kMGT", "byte", "bit", 8),
+    ("b", "kMGT", "bit", "bit", 1),
+    ("Sv", "mµ", "sievert", "sievert", 1),
 )
-# Other units: name, then its other spellings. Those in lower case may be in any case.
+# Its base, how many of that it is, and its spellings; those in lower case may be in any case
 OTHERS = (
-    ("kilocalorie", "kcal"),
-    ("calorie", "cal"),
-    ("tonne", "metric ton", "t"),
-    ("inch", "inches", "in"),
-    ("foot", "feet", "ft"),
-    ("yard", "yd"),
-    ("mile", "mi"),
-    ("nautical mile", "nmi"),
-    ("pound", "lb", "lbs"),
-    ("ounce", "oz"),
-    ("hectare", "ha"),
-    ("minute", "min", "mins"),
-    ("hour", "h", "hr", "hrs"),
-    ("day", "d"),
-    ("week", "wk", "wks"),
-    ("year", "yr", "yrs", "years old"),
-    ("kilometre per hour", "km/h", "kmh", "kph", "kilometres an hour"),
-    ("mile per hour", "mph", "mi/h", "miles an hour"),
-    ("metre per second", "m/s"),
-    ("square metre", "m2", "sq m", "sqm"),
-    ("square kilometre", "km2", "sq km"),
-    ("square mile", "mi2", "sq mi"),
-    ("square foot", "square feet", "ft2", "sq ft"),
-    ("cubic metre", "m3", "cu m"),
-    ("degree celsius", "°c", "deg c", "degree c", "degree centigrade"),
-    ("degree fahrenheit", "°f", "deg f", "degree f"),
-    ("degree", "°", "deg"),
-    ("percent", "%", "per cent", "pct"),
-    ("dollar", "$", "usd", "us$", "us dollar"),
-    ("euro", "€", "eur"),
-    ("pound sterling", "£", "gbp", "british pound"),
-    ("yen", "¥", "jpy", "japanese yen"),
-    ("rupee", "₹", "inr", "indian rupee"),
+    ("joule", "4184", "kilocalorie", "kcal"),
+    ("joule", "4.184", "calorie", "cal"),
+    ("gram", "1000000", "tonne", "metric ton", "t"),
+    ("gram", "453.59237", "pound", "lb", "lbs"),
+    ("gram", "28.349523125", "ounce", "oz"),
+    ("metre", "0.0254", "inch", "inches", "in"),
+    ("metre", "0.3048", "foot", "feet", "ft"),
+    ("metre", "0.9144", "yard", "yd"),
+    ("metre", "1609.344", "mile", "mi"),
+    ("metre", "1852", "nautical mile", "nmi"),
+    ("second", "60", "minute", "min", "mins"),
+    ("second", "3600", "hour", "h", "hr", "hrs"),
+    ("second", "86400", "day", "d"),
+    ("second", "604800", "week", "wk", "wks"),
+    ("year", "1", "year", "yr", "yrs", "years old"),
+    ("metre per second", "5/18", "kmh", "kph"),
+    ("metre per second", "0.44704", "mph"),
+    ("metre2", "1", "sqm"),
+    ("metre2", "10000", "hectare", "ha"),
+    (
+        "degree celsius",
+        "1",
+        "°c",
+        "deg c",
+        "degree c",
+        "degree celsius",
+        "degree centigrade",
+    ),
+    ("degree fahrenheit", "1", "°f", "deg f", "degree f", "degree fahrenheit"),
+    ("degree", "1", "degree", "°", "deg"),
+    ("percent", "1", "percent", "%", "per cent", "pct"),
+    ("dollar", "1", "dollar", "$", "usd", "us$", "us dollar"),
+    ("euro", "1", "euro", "€", "eur"),
+    ("pound sterling", "1", "pound sterling", "£", "gbp", "british pound"),
+    ("yen", "1", "yen", "¥", "jpy", "japanese yen"),
+    ("rupee", "1", "rupee", "₹", "inr", "indian rupee"),
 )
 # An answer may leave these out, whatever the question says.
 SIGNS = {"percent", "dollar", "euro", "pound sterling", "yen", "rupee"}
 PLURAL = re.compile(r"(?<=\w\w)(?<![siu])s(?=$| )")  # not boss, Celsius
 AMERICAN = re.compile(r"(?<=met)er(?=s?\b)|(?<=lit)er(?=s?\b)")
-NAME_WORDS = 4  # of the longest name of a unit
+PER = re.compile(r"/| (?:per|an?) ", re.I)
+POWER = re.compile(r"(?:(?P<word>sq|square|cu|cubic) )?(?P<name>.+?)(?P<n>[23])?", re.I)
+ASKED = re.compile(
+    r"\b(how many (?:more |fewer )?|in )((?:\S+ ?){1,3})|\(([^()]{1,30})\)", re.I
+)
 
 
-def unit_of(text: str) -> str:
-    """The name of a unit in the singular; of an unknown one, its own text in lower case. Symbols
-    of one letter, and those that differ only in case, as mW and MW, are read as they are written.
-    A power may be m^2 or m2.
+def unit_of(text: str) -> Unit:
+    """The unit with this symbol or name, which may have a power (m2, m^2, square metres) and a
+    divisor (km/h, kilometres per hour). A symbol of one letter, and those that differ only in case,
+    as mW and MW, are read as they are written.
     """
-    text = text.replace("^", "")
-    known = symbol(text)
-    if known:
-        return known
-    name = singular(text)
-    return _names().get(name, name)
+    return _known(text) or Unit(singular(text.replace("^", "")))
 
 
-def symbol(text: str) -> str:
-    """The name of the unit with this symbol; "" if there is none."""
-    text = text.strip().rstrip(".").replace("\u03bc", "µ")
-    exact = _symbols().get(text)
-    if exact or len(text) < 2:
-        return exact or ""
-    keys = [key for key in _folded().get(text.casefold(), ()) if _may_be(text, key)]
-    names = {_symbols()[key] for key in keys}
-    return names.pop() if len(names) == 1 else ""
-
-
-def _may_be(text: str, key: str) -> bool:
-    """Whether a text with the letters of a symbol can be meant for it: M is never m."""
-    return text[0] == key[0] or "m" not in (text[0], key[0])
-
-
-def differ(a: str, b: str) -> bool:
-    """Whether two spellings with the same letters are the symbols of two units, as mW and MW."""
-    x = _symbols().get(a)
-    y = _symbols().get(b)
-    return x != y and None not in (x, y)
+def _known(text: str) -> Unit | None:
+    text = text.replace("^", "").replace("\u03bc", "µ").strip().rstrip(".")
+    symbols, in_any_case, names = _spellings()
+    found = symbols.get(text) or names.get(singular(text))
+    if found is None and len(text) > 1:
+        found = in_any_case.get(text.casefold())
+    if found or text == "":
+        return found
+    above, *below = PER.split(text, maxsplit=1)
+    if below:
+        x, y = unit_of(above), unit_of(below[0])
+        return Unit(f"{x.base} per {y.base}", x.factor / y.factor)
+    power = POWER.fullmatch(text)
+    if power and (power["word"] or power["n"]) and (of := _known(power["name"])):
+        n = int(power["n"] or (2 if power["word"][0] in "sS" else 3))
+        return Unit(f"{of.base}{n}", of.factor**n)
+    return None
 
 
 def singular(text: str) -> str:
@@ -134,52 +143,45 @@ def singular(text: str) -> str:
     return PLURAL.sub("", AMERICAN.sub("re", words))
 
 
-def named_in(text: str, unit: str) -> bool:
-    """Whether a text has a unit, as `unit_of` names it, in any spelling."""
-    raw = text.split()
-    words = [word.strip(".,;:!?()\"'") for word in raw]
-    for start in range(len(words)):
-        for end in range(start + 1, min(start + NAME_WORDS, len(words)) + 1):
-            spelling = " ".join(words[start:end])
-            is_word_too = len(spelling) < 2 or spelling.casefold() == "in"
-            if is_word_too and "(" not in raw[start]:  # (m) is a unit, a is not
-                continue
-            if unit_of(spelling) == unit:
-                return True
-    return False
+def may_be_left_out(unit: Unit) -> bool:
+    return unit.base in SIGNS
+
+
+def asked_for(question: str) -> Unit:
+    """The unit that a question asks for: how many days, in km, (m). NO_UNIT if it names none."""
+    for asked in ASKED.finditer(question):
+        words = (asked[2] or asked[3]).rstrip(" ?.,;:!").split()
+        is_count = (asked[1] or "").lower().startswith("how many")
+        for end in range(len(words), 0, -1):
+            found = _known(" ".join(words[:end]).rstrip("?.,;:!"))
+            if found:
+                return found
+        if is_count:
+            return unit_of(words[0].rstrip("?.,;:!"))
+    return NO_UNIT
 
 
 @cache
-def _symbols() -> dict[str, str]:
-    """The name of each symbol that is read as it is written."""
-    found = {}
-    for base, prefixes, name in WITH_PREFIXES:
-        found[base] = name
-        for prefix in prefixes:
-            found[prefix + base] = PREFIXES[prefix] + name
-    for name, *spellings in OTHERS:
+def _spellings() -> tuple[dict[str, Unit], dict[str, Unit], dict[str, Unit]]:
+    """The units by their symbols, by those that may be in any case, and by their names."""
+    symbols: dict[str, Unit] = {}
+    names: dict[str, Unit] = {}
+    for symbol, prefixes, name, base, factor in WITH_PREFIXES:
+        symbols[symbol] = names[name] = Unit(base, Fraction(factor))
+        for letter in prefixes:
+            prefix, power = PREFIXES[letter]
+            unit = Unit(base, factor * Fraction(10) ** power)
+            symbols[letter + symbol] = names[prefix + name] = unit
+    for base, of_base, *spellings in OTHERS:
         for spelling in spellings:
-            if len(spelling) < 4 and " " not in spelling:
-                found[spelling] = name
-    return found
-
-
-@cache
-def _folded() -> dict[str, list[str]]:
-    """The symbols by their letters in lower case."""
-    found: dict[str, list[str]] = {}
-    for key in _symbols():
-        found.setdefault(key.casefold(), []).append(key)
-    return found
-
-
-@cache
-def _names() -> dict[str, str]:
-    """The name of each spelling in words, in the singular."""
-    names = {base: base for _, _, base in WITH_PREFIXES}
-    for _, prefixes, name in WITH_PREFIXES:
-        full = [PREFIXES[prefix] + name for prefix in prefixes]
-        names |= dict(zip(full, full, strict=True))
-    for name, *spellings in OTHERS:
-        names |= {singular(spelling): name for spelling in (name, *spellings)}
-    return names
+            unit = Unit(base, Fraction(of_base))
+            if len(spelling) < 4:
+                symbols[spelling] = unit
+            if len(spelling) > 2:
+                names[singular(spelling)] = unit
+    in_any_case: dict[str, Unit | None] = {}
+    for symbol, unit in symbols.items():
+        key = symbol.casefold()
+        is_one = in_any_case.get(key, unit) == unit and symbol[0] not in "mM"
+        in_any_case[key] = unit if is_one else None
+    return symbols, {key: unit for key, unit in in_any_case.items() if unit}, names
