@@ -1,10 +1,10 @@
-# make demo | demo-trained | test | test-sandbox | test-train | test-files | lint | lint-train | live | bench | record | cassettes | minigaia | results | record-results | table1 | test-cgroup | train-tiny | lab | test-vllm
+# make demo | demo-trained | test | test-sandbox | test-train | test-files | lint | lint-train | live | bench | record | cassettes | minigaia | results | record-results | test-cgroup | train-tiny | lab | test-vllm
 PYTHON ?= python3
 VENV = .venv
 RUN = $(VENV)/bin/python
 PIP = $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo demo-trained test test-sandbox test-train test-files lint lint-train live bench record cassettes minigaia results record-results table1 test-cgroup train-tiny lab test-vllm clean
+.PHONY: demo demo-trained test test-sandbox test-train test-files lint lint-train live bench record cassettes minigaia results record-results test-cgroup train-tiny lab test-vllm clean
 
 NEW_ENOUGH = $(shell $(PYTHON) -c "import sys; print(sys.version_info >= (3, 11))")
 
@@ -90,9 +90,6 @@ results: $(VENV)/run  ## replay the recorded sweeps of fixtures/results offline 
 
 record-results: $(VENV)/local  ## record them, or what is missing; see fixtures/README.md; make record-results ARGS="--tasks 12"
 	$(RUN) -m fixtures.results record $(ARGS)
-
-table1: $(VENV)/run  ## Table 1 and Figures 4-6 of Orchestra-o1 on your models: make table1 MODEL=gpt-5 DATA=FOLDER; says first what is missing
-	$(RUN) orchestra_min.py evaluate table1 $(if $(DATA),--data $(DATA)) $(if $(OUT),--out $(OUT)) $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
 test-cgroup: $(VENV)/dev  ## the cgroup of the sandbox in a kernel of its own; needs user-mode-linux
 	tests/tools/kernel.sh

@@ -88,20 +88,26 @@ def test_a_mistake_of_the_user_is_one_line_before_the_first_call(sweep, capsys, 
 
 
 @pytest.mark.parametrize(("given", "right", "same"), [
-    ("2", "2 years", 1), ("1,000", "1000", 1), ("March 5th, 2011", "2011-03-05", 1), ("50, 5005; 92", "50, 5005, 92", 1),
+    ("1,000", "1000", 1), ("March 5th, 2011", "2011-03-05", 1), ("50, 5005; 92", "50, 5005, 92", 1),
     ("France, Peru and Chile", "France; Peru; Chile", 1), ("Peru", "Peru, Chile", 0), ("2011-03-06", "2011-03-05", 0), ("", "2", 0),
     ("[1,2,3]", "1, 2, 3", 1), ("Red\nBlue", "Red,Blue", 1), ('["Peru","Chile"]', "Peru, Chile", 1), ("1,234", "1; 234", 0),
-    ("5 km/h", "5", 1), ("5 m\u00b2", "5", 1), ("20 \u00b0C.", "20", 1), ("5 mph", "5", 0), ("5 %", "5%", 1), ("$ 5", "$5", 1),
+    ("5 mph", "5", 0), ("5 %", "5%", 1), ("$ 5", "$5", 1),
     ("12,718 km", "12718km", 1), ("5.0 million", "5 million", 1), ("5 years", "5 km/h", 0), ("13 cm", "13", 0), ("13 million", "13", 0),
     ("Sept. 5, 2020", "2020-09-05", 1), ("5th of March 2020", "5 March 2020", 1), ("**Paris**", "Paris", 1), ("7:49 AM", "7:49am", 1),
     ("\u20135", "-5", 1), ("\u22125", "-5", 1), (".5", "5", 0), (".5", "0.5", 1), ("0.00001", "1e-05", 1), ("v1.5", "v15", 0), ("42", "42.0", 1),
     ("The Tower.", "tower", 1), ("  MIRA  Kolven ", "Mira Kolven", 1), ("7:05", "07:05", 1), ("$5", "5", 1), ("$5", "5%", 0), ("ＡＢ", "ab", 1),
-    ("5 or 6", "5", 0), ("it is 42", "42", 1), ("1 hour", "1 hours", 1), ("A and C", "a, c", 1), ("The Queen\u2019s", "the queen's", 1), ("-42", "42", 0),
+    ("5 or 6", "5", 0), ("it is 42", "42", 0), ("1 hour", "1 hours", 1), ("A and C", "a, c", 1), ("The Queen\u2019s", "the queen's", 1), ("-42", "42", 0),
 ])  # fmt: skip
-def test_the_normalised_match_reads_numbers_units_dates_and_lists(given, right, same):
-    question = "Coins, years, km/h, m\u00b2, \u00b0C, 43 or a million, 5 or 6?"
-    assert matches(given, right, question) == same
-    assert exact(" Show  ME", "show me") and not exact("2", "2 years")
+def test_match_reads_numbers_units_dates_and_lists(given, right, same):
+    assert matches(given, right) == same
+
+
+@pytest.mark.parametrize(("given", "right", "asked"), [
+    ("5 km/h", "5", "How fast is it, in km/h?"), ("5", "5 m\u00b2", "How large is it (m2)?"), ("20 \u00b0C.", "20", "How warm is it in degrees Celsius?"), ("2", "2 years", "How many years?"),
+])  # fmt: skip
+def test_a_number_may_be_without_the_unit_that_is_asked_for(given, right, asked):
+    assert matches(given, right, asked) and matches(right, given, asked)
+    assert not matches(given, right) and not matches(right, given, "How many apples are in it?")
 
 
 def test_each_of_several_accepted_answers_is_right_and_the_judge_reads_all(tmp_path, sweep):
@@ -110,7 +116,7 @@ def test_each_of_several_accepted_answers_is_right_and_the_judge_reads_all(tmp_p
         for n, answer in ((1, "uno"), (2, "zwei"), (3, "1"))
     ]
     (tmp_path / "data.json").write_text(json.dumps(asked))
-    answers = {"1": "THE ONE", "2": "zwei or the one", "3": "It is 1."}
+    answers = {"1": "THE ONE", "2": "zwei or the one", "3": "1.0"}
 
     def respond(request):
         if request["model"] == "j":

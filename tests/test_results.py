@@ -12,35 +12,41 @@ from tests.conftest import ROOT
 from tests.program import any_method, pool_file
 
 
-def test_two_methods_are_recorded_once_and_replay_without_their_media(tmp_path, endpoint, capsys):
-    server, folder = endpoint(any_method), tmp_path / "results"
+def test_rows_are_recorded_once_packed_and_replay_without_their_media(tmp_path, endpoint, capsys):
+    server, out, packed = endpoint(any_method), tmp_path / "out", tmp_path / "packed"
     pool = pool_file(tmp_path, server.url, m=(0, 0))
-    for method in ("react", "orchestra-o1"):
-        assert results.record(method, 1, pool, folder) == 0
+    for name in ("react", "one-call"):
+        assert results.record(name, ["1-01"], pool, out) == 0
+        results.pack(out / name, packed)
     asked = len(server.requests)
-    assert results.record("react", 1, pool, folder) == 0 and len(server.requests) == asked > 0
-    for media in folder.glob("*/runs/*/media"):
-        shutil.rmtree(media)  # git keeps none
+    assert results.record("react", ["1-01"], pool, out) == 0 and len(server.requests) == asked > 0
+    shutil.rmtree(out)
     page = tmp_path / "RESULTS.md"
     page.write_text(f"# R\n{results.BEGIN}\nold\n{results.END}\nrest\n")
-    results.show(folder, page)
-    printed = capsys.readouterr().out
-    assert "react: 1 runs replayed, 0 rows" in printed
-    assert results.tables([folder / "orchestra-o1", folder / "react"]) in page.read_text()
+    results.show(packed, out, page)
+    assert "react: 1 runs replayed, 0 rows" in capsys.readouterr().out
+    assert results.tables([out / "one-call", out / "react"]) in page.read_text()
     assert "old" not in page.read_text() and page.read_text().endswith("rest\n")
-    rows = folder / "react" / "rows.jsonl"
+    rows = out / "react" / "rows.jsonl"
     rows.write_text(rows.read_text().replace('"answer": "42"', '"answer": "6100"'))
-    assert results.main(["--results", str(folder)]) == 2
+    results.pack(out / "react", packed)
+    assert results.main(["--packed", str(packed), "--out", str(out)]) == 2
     assert "answer is '6100' in the sweep, now '42'" in capsys.readouterr().err
 
 
-def test_results_md_has_the_tables_of_the_recorded_sweeps():
-    named = [results.RESULTS / name for name in results.FLAGS]
-    sweeps = [sweep for sweep in named if sweep.is_dir()]
-    assert sweeps
+def test_the_tasks_are_split_once():
+    develop, held_out = results.PLAN["develop"], results.PLAN["held_out"]
+    assert len({*develop}) == len({*held_out}) == 30
+    assert {*develop, *held_out} == {q.id for q in load(results.MINIGAIA / "questions.json")}
+
+
+def test_results_md_has_the_tables_of_the_recorded_sweeps(tmp_path):
+    sweeps = results.unpack(results.PACKED, tmp_path)
     assert f"```text\n{results.tables(sweeps)}\n```" in (ROOT / "docs/RESULTS.md").read_text()
     asked = {q.id: q for q in load(results.MINIGAIA / "questions.json")}
-    assert all(results.replayed(sweep, asked) for sweep in sweeps)
+    for sweep in sweeps:
+        rows = results.replayed(sweep, asked, **results.own_python(sweep.name))
+        assert {row["id"] for row in rows} <= {*results.PLAN["held_out"]}
 
 
 def test_a_server_that_does_not_start_says_the_last_it_printed():

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra.evaluation.gaia import is_right
 from orchestra.evaluation.scores import exact, matches
+from orchestra.evaluation.scores import gaia as is_right
 from orchestra.evaluation.units import OTHERS, SIGNS, WITH_PREFIXES, unit_of
 from tests.conftest import ROOT
 
@@ -29,7 +29,7 @@ ACCEPTED = [
     # separators
     ("12 718", "12,718", ""), ("12\u202f718 km", "12718 km", ""), ("12'718", "12718", ""), ("1 234 567.5", "1234567.5", ""), ("5 000 km", "5,000 kilometers", ""), ("12,718.0", "12718", ""),
     # times
-    ("3 pm", "3:00 PM", ""), ("15:00", "3:00 PM", ""), ("3 p.m.", "3:00 PM", ""), 
+    ("3 pm", "3:00 PM", ""), ("15:00", "3:00 PM", ""), ("3 p.m.", "3:00 PM", ""),
     ("07:49:00", "7:49", ""), ("7:49 UTC", "7:49", "What is that time in UTC?"), ("noon", "12:00 PM", ""),
     # powers, fractions and LaTeX
     ("5 × 10^3", "5000", ""), ("5 × 10³", "5000", ""), ("5 x 10^3 km", "5,000 km", ""), ("$5 \\times 10^{3}$", "5000", ""), ("1.5e3", "1500", ""), ("2·10^-4", "0.0002", ""), ("2·10⁻⁴", "0.0002", ""), ("10³", "1000", ""),

@@ -251,14 +251,12 @@ def test_a_score_that_a_sweep_does_not_have_is_asked_for(sweep, tmp_path, evalua
     assert found["score"] == "judge"
 
 
-def test_a_rule_scores_again_without_any_call(sweep, tmp_path, evaluated):
+def test_the_rules_of_now_score_the_answers_that_are_there(sweep, tmp_path):
     sweep()
     rows = (tmp_path / "out/rows.jsonl").read_text()
     (tmp_path / "out/rows.jsonl").write_text(rows.replace('"match": true', '"match": false'))
-    asked = len(sweep.requests)
-    code, said = evaluated("score", tmp_path / "out", "--scorer", "match")
-    assert code == 0 and "match: 4 of 6 answers right" in said and len(sweep.requests) == asked
-    assert scored_rows(tmp_path / "out")["1", 1]["match"] is True
+    row = scored_rows(tmp_path / "out")["1", 1]
+    assert [row["exact"], row["gaia"], row["match"]] == [True, True, True]
 
 
 def test_a_score_of_an_answer_that_was_given_anew_does_not_count(sweep, tmp_path, evaluated):
@@ -271,19 +269,16 @@ def test_a_score_of_an_answer_that_was_given_anew_does_not_count(sweep, tmp_path
     assert sum("omnigaia" in row for row in found.values()) == 1
 
 
-def test_a_question_with_several_accepted_answers_is_scored_again_by_each(
-    sweep, tmp_path, evaluated
-):
+def test_a_question_with_several_accepted_answers_is_scored_by_each(sweep, tmp_path, evaluated):
     sweep.respond = lambda r: "Correct" if r["model"] == "j" else finish("$2")
     asked = [{"question": "What is 1 and 1?", "answer": ["two", "2"]}]
     (tmp_path / "data.json").write_text(json.dumps(asked))
     sweep(count=0)
     (row,) = rows_in(tmp_path / "out")
     assert (row["right"], row["accepted"]) == ("two or 2", ["two", "2"])
-    scored = "score", tmp_path / "out", "--scorer"
-    assert "exact: 0 of 1" in evaluated(*scored, "exact")[1]
-    assert "gaia: 1 of 1" in evaluated(*scored, "gaia")[1]
-    assert "judge: 1 of 1" in evaluated(*scored, "judge", "--judge", "j")[1]
+    assert [row["exact"], row["gaia"], row["match"]] == [False, True, True]
+    scored = "score", tmp_path / "out", "--scorer", "judge", "--judge", "j"
+    assert "judge: 1 of 1" in evaluated(*scored)[1]
     judged = last_text(next(r for r in sweep.requests if r["model"] == "j"))
     assert "One of them is enough" in judged and "two\n2" in judged
 

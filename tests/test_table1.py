@@ -1,4 +1,4 @@
-"""Table 1 and Figures 4 to 6 of Orchestra-o1: the paper's figures, and the command that makes them."""
+"""Table 1 and Figures 4 to 6 of Orchestra-o1: the paper's figures, and the script that makes them."""
 
 import json
 import os
@@ -6,12 +6,8 @@ from unittest import mock
 
 import pytest
 
-from orchestra.evaluation import command as evaluate
-from orchestra.evaluation import running
-from orchestra.evaluation.omnigaia_tables import paper
-from orchestra.evaluation.table1 import SETTINGS
-from orchestra.tools import sandbox
-from tests.program import pool_file
+from benchmarks import table1 as script
+from benchmarks.table1 import PAPER, SETTINGS
 from tests.sweeps import number_asked
 
 # Questions of OmniGAIA's test_metadata.json. The tables of others count one more under history.
@@ -27,9 +23,9 @@ def right(percent, questions):
     return count
 
 
-@pytest.mark.parametrize("name", paper()["tables"]["Table 1"]["rows"])
+@pytest.mark.parametrize("name", PAPER["tables"]["Table 1"]["rows"])
 def test_a_row_of_table_1_is_of_whole_questions_that_add_up_to_its_overall_figure(name):
-    row = paper()["tables"]["Table 1"]["rows"][name]
+    row = PAPER["tables"]["Table 1"]["rows"][name]
     of_history = [
         n for n in (66, 67) if abs(round(row["Hist."] * n / 100) * 100 / n - row["Hist."]) < 0.056
     ]
@@ -38,13 +34,13 @@ def test_a_row_of_table_1_is_of_whole_questions_that_add_up_to_its_overall_figur
 
 
 def test_the_levels_of_figure_4_add_up_to_the_overall_figures_of_table_1():
-    overall = paper()["tables"]["Table 1"]["rows"]
-    for name, row in paper()["tables"]["Figure 4"]["rows"].items():
+    overall = PAPER["tables"]["Table 1"]["rows"]
+    for name, row in PAPER["tables"]["Figure 4"]["rows"].items():
         mean = sum(row[level] * n for level, n in OF_LEVEL.items()) / 360
         assert mean == pytest.approx(overall[name]["Overall"], abs=0.06)
 
 
-# ---- the command ---------------------------------------------------------------------------------
+# ---- the script ----------------------------------------------------------------------------------
 
 
 def omnigaia(folder, media=()):
@@ -58,7 +54,7 @@ def omnigaia(folder, media=()):
 
 
 @pytest.fixture
-def table1(sweep, tmp_path, capsys, monkeypatch):
+def table1(sweep, tmp_path, capsys):
     """`table1(*flags)`: the exit code and what is printed."""
 
     def respond(request):
@@ -66,15 +62,13 @@ def table1(sweep, tmp_path, capsys, monkeypatch):
 
     def table1(*flags, url=sweep.url):
         capsys.readouterr()
-        words = ["table1", "--data", tmp_path, "--out", tmp_path / "out", "--model", "m", *flags]
+        words = [tmp_path / "test_metadata.json", "--out", tmp_path / "out", "--model", "m", *flags]
         with mock.patch.dict(os.environ, {"OPENAI_BASE_URL": url}):
-            code = evaluate.main([str(word) for word in words])
+            code = script.main([str(word) for word in words])
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 
     sweep.respond = respond
-    monkeypatch.setenv("SERPER_API_KEY", "not used here")
-    monkeypatch.setattr(sandbox, "trouble", lambda: "")
     omnigaia(tmp_path)
     return table1
 
@@ -126,81 +120,14 @@ def test_figures_4_to_6_have_the_levels_the_costs_and_the_two_harnesses(table1):
 def test_the_sweeps_have_the_papers_settings_and_the_same_command_pays_for_nothing(
     table1, sweep, tmp_path
 ):
-    table1("--judge", "j", "--methods", "react, orchestra-o1")
+    table1("--judge", "j", "--methods", "react,orchestra-o1")
     made = json.loads((tmp_path / "out/orchestra-o1/sweep.json").read_text())
     assert (made["rounds"], made["steps"], len(made["questions"])) == (10, 30, 12)
     asked = len(sweep.requests)
-    code, printed, _ = table1("--judge", "j", "--methods", "react, orchestra-o1")
+    code, printed, _ = table1("--judge", "j", "--methods", "react,orchestra-o1")
     assert (code, len(sweep.requests)) == (0, asked)
-    folders = [str(tmp_path / "out" / method) for method in ("react", "orchestra-o1")]
-    assert evaluate.main(["report", *folders, "--score", "omnigaia", "--paper"]) == 0
 
 
-def test_the_answers_leave_out_of_the_budget_what_verdicts_have_cost(
-    table1, sweep, tmp_path, monkeypatch
-):
-    pool = pool_file(tmp_path, sweep.url, m=(1, 1), j=(1, 1))
-    words = ("--judge", "j", "--methods", "react", "--backends", pool, "--budget", "1")
-    budgets = []
-    run = running.run
-    monkeypatch.setattr(running, "run", lambda a, rest: budgets.append(a.budget) or run(a, rest))
-    assert table1(*words)[0] == 0
-    scores = (tmp_path / "out/react/scores/omnigaia.jsonl").read_text().splitlines()
-    verdicts_usd = sum(json.loads(line)["cost_usd"] for line in scores)
-    assert table1(*words)[0] == 0
-    assert budgets == [1, pytest.approx(1 - verdicts_usd)] and verdicts_usd > 0
-
-
-def test_all_that_is_missing_is_listed_before_the_first_call(table1, sweep, tmp_path, monkeypatch):
-    monkeypatch.delenv("SERPER_API_KEY")
-    monkeypatch.setattr(sandbox, "trouble", lambda: "no namespaces")
-    omnigaia(tmp_path, [{"type": "image", "path": "images/gone.png"}])
-    code, printed, told = table1(url="")
-    assert (code, printed, sweep.requests) == (2, "", [])
-    missing = [line for line in told.splitlines() if line.startswith("missing: ")]
-    for line, what in zip(
-        missing,
-        ("media of 12 of 12", "no endpoint", "SERPER_API_KEY", "a sandbox"),
-        strict=True,
-    ):
-        assert what in line
-    assert "4 things are missing" in told and not (tmp_path / "out").exists()
-
-
-def test_without_flags_it_says_where_the_data_come_from(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert evaluate.main(["table1", "--dry-run"]) == 2
-    told = capsys.readouterr().err
-    assert (
-        "--data OmniGAIA: does not exist; get raw/test_metadata.json of RUC-NLPIR/OmniGAIA" in told
-    )
-    (tmp_path / "OmniGAIA").mkdir()
-    omnigaia(tmp_path / "OmniGAIA")
-    assert evaluate.main(["table1", "--dry-run"]) == 2
-    assert "missing: no endpoint" in capsys.readouterr().err
-
-
-def test_a_flag_of_one_method_needs_that_method_alone(table1, sweep):
-    assert table1("--dry-run", "--option", "context=none")[0] == 2
-    assert table1("--dry-run", "--option", "context=none", "--methods", "aorchestra")[0] == 0
-
-
-def test_questions_without_media_are_left_out_only_on_request(table1, sweep, tmp_path):
-    file = tmp_path / "test_metadata.json"
-    rows = json.loads(file.read_text())
-    rows[0]["omni_modal_input"] = [{"type": "image", "path": "images/gone.png"}]
-    file.write_text(json.dumps(rows))
-    code, _, told = table1("--dry-run")
-    assert (code, sweep.requests) == (2, []) and "media of 1 of 12" in told and "--partial" in told
-    assert table1("--dry-run", "--limit", 1, "--partial")[0] == 2  # all that are left
-    assert table1("--dry-run", "--partial")[0] == 0 and sweep.requests == []
-
-
-@pytest.mark.parametrize(("flags", "said"), [
-    (["--steps", "5"], "--steps: is that of the paper"), (["--methods", "react,nope"], "'nope' is not one of"),
-    (["--prompts", "small"], "--prompts"), (["--reuse", "."], "--reuse: is for one run"), (["--workers", "0"], "--workers"),
-    (["--budget", "1"], "--budget needs prices"), (["--budget", "-1"], "--budget -1.0: needs"), (["--level", "Odd"], "--level: no question has it"),
-])  # fmt: skip
-def test_flags_that_do_not_fit_end_the_command_before_the_first_call(table1, sweep, flags, said):
-    code, _, told = table1(*flags)
-    assert (code, sweep.requests) == (2, []) and said in told
+def test_without_an_endpoint_it_ends_with_one_line_and_no_call(table1, sweep):
+    code, printed, told = table1("--judge", "j", url="")
+    assert (code, printed, sweep.requests) == (2, "", []) and "no endpoint" in told

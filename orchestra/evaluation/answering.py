@@ -20,7 +20,7 @@ from orchestra.command.names import LISTED, objects, redact_of
 from orchestra.command.redact import Redact
 from orchestra.evaluation.judge import RULES, forget_budget, verdict
 from orchestra.evaluation.questions import Key, Question, QuestionRow
-from orchestra.evaluation.scores import exact, matches
+from orchestra.evaluation.scores import scores_of
 from orchestra.kernel.chat import Chat
 from orchestra.kernel.folder import Event, Options, read_events, read_manifest
 from orchestra.kernel.http import NoAnswer, Response, by_requests
@@ -250,10 +250,7 @@ class _Attempt:
         if self.share_usd < math.inf and outcome.ending.cause == "budget":
             return {"status": "starved"}
         given = outcome.answer.strip()
-        row: QuestionRow = {
-            "exact": exact(given, self.q.accepted),
-            "match": matches(given, self.q.accepted, self.q.question),
-        }
+        row: QuestionRow = scores_of(given, self.q.accepted, self.q.question)
         left_usd = self.share_usd - (outcome.cost_usd or 0.0)
         if self.plan.judge is not None:
             row["judge"] = self._verdict(outcome.run, given, self.plan.judge, left_usd)

@@ -1,5 +1,5 @@
-"""Which questions of a file a sweep asks, and how: --ids, --level, --category, --limit, --repeat and
---bare.
+"""Which questions of a file a sweep asks, and how: --ids, --level, --category, --limit, --repeat
+and --bare.
 """
 
 from __future__ import annotations

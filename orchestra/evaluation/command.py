@@ -4,10 +4,8 @@
     orchestra-min evaluate report sweeps/react sweeps/orchestra-o1
     orchestra-min evaluate run --data FILE --method react --out sweeps/edited --reuse sweeps/react
     orchestra-min evaluate score sweeps/react --scorer omnigaia --judge gpt-5
-    orchestra-min evaluate table1 --data OMNIGAIA --out sweeps/table1 --model gpt-5
     orchestra-min evaluate run --data GAIA/2023/validation --method aorchestra --out sweeps/gaia
     orchestra-min evaluate submission sweeps/gaia --out submission.jsonl
-    orchestra-min masbench --axis depth --value 2..12 --n 10 --out depth.jsonl
 
 Each question has a run folder of its own, OUT/runs/<id>, which replays and resumes like any other.
 OUT/rows.jsonl gets a line for each question as it ends; OUT/sweep.json says what they were made of.
@@ -27,10 +25,8 @@ from orchestra.command.programs import run_program
 from orchestra.evaluation import (
     comparison,
     gaia,
-    omnigaia_tables,
     running,
     scoring,
-    table1,
     tables,
 )
 from orchestra.evaluation.sweep_folder import SCORERS
@@ -57,11 +53,6 @@ def parser() -> argparse.ArgumentParser:
         "--score", choices=SCORERS, help="(judge if all have it, else match)"
     )
     reports.add_argument(
-        "--paper",
-        action="store_true",
-        help="Table 1 and Figures 4 to 6 of Orchestra-o1 instead, with the paper's figures",
-    )
-    reports.add_argument(
         "--json", action="store_true", help="the same as one JSON object"
     )
     scorer = commands.add_parser(
@@ -70,10 +61,6 @@ def parser() -> argparse.ArgumentParser:
     scorer.add_argument("folder", metavar="DIR", type=Path, help="--out of a sweep")
     for flag, how in scoring.FLAGS.items():
         scorer.add_argument(f"--{flag}", **how)
-    paper = commands.add_parser(
-        "table1", help="the methods on OmniGAIA, as in Table 1", epilog=also
-    )
-    table1.add_flags(paper)
     submission = commands.add_parser(
         "submission", help="the answers of a sweep as a submission to GAIA"
     )
@@ -87,8 +74,6 @@ def report(a: argparse.Namespace) -> int:
     found = comparison.report(a.folders, a.score)
     if a.json:
         terminal.put(json.dumps(found))
-    elif a.paper:
-        omnigaia_tables.print_tables(found)
     else:
         tables.print_report(found)
     return 0
@@ -104,8 +89,6 @@ def main(argv: Sequence[str]) -> int:
         a, rest = parser().parse_known_args(argv)
         if a.command == "run":
             return running.run(a, rest)
-        if a.command == "table1":
-            return table1.run(a, rest)
         if rest:
             raise ConfigError(f"{rest[0]}: unknown argument (see --help)")
         if a.command == "score":

@@ -1,23 +1,14 @@
-"""GAIA (arXiv 2311.12983), AOrchestra's first benchmark: where its questions are, the rule of its
-official scorer, and its submission file.
+"""GAIA (arXiv 2311.12983), AOrchestra's first benchmark: where its questions are, and its
+submission file. The rule of its official scorer is in scores.py.
 
 Its folder has a metadata.parquet (a metadata.jsonl in copies from before October 2025) with the
 attachments next to it. A row has task_id, Question, Level (1 to 3), "Final answer" ("?" where it is
 secret) and file_name; questions.py reads these keys.
-
-    >>> is_right("$1,234.50", "1234.5"), is_right("17 km", "17")
-    (True, False)
-    >>> is_right("right of it, BLUE", "Right of it,blue"), is_right("a, b", "b, a")
-    (True, False)
-    >>> is_right("Sea-Gull", "sea gull"), is_right("gull", "sea gull")
-    (True, False)
 """
 
 from __future__ import annotations
 
 import json
-import re
-import string
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,9 +20,6 @@ from orchestra.kernel.vocabulary import ConfigError
 
 FILES = "metadata.jsonl", "metadata.parquet"
 TRACE_CHARS = 20_000  # of one question in a submission
-NOT_IN_A_NUMBER = str.maketrans("", "", "$%,")
-PUNCTUATION = str.maketrans("", "", string.punctuation)
-DIVIDER = re.compile("[,;]")
 
 
 def data_file(data: Path) -> Path:
@@ -46,49 +34,6 @@ def data_file(data: Path) -> Path:
     known = f"; it has {inside}" if inside else ""
     names = " or ".join(FILES)
     raise ConfigError(f"--data {data}: has no {names}, as a folder of GAIA{known}")
-
-
-# ---- the official scorer -------------------------------------------------------------------------
-
-
-def is_right(given: str, right: str) -> bool:
-    """Whether an answer is right by the rule of the official scorer.
-
-    The right answer decides what is compared: a number, else a list if it has a comma or semicolon,
-    else a text. Units must not be there, but for $ and %.
-    """
-    if _number(right) is not None:
-        return _same_number(given, right)
-    if DIVIDER.search(right):
-        pairs = DIVIDER.split(given), DIVIDER.split(right)
-        if len(pairs[0]) != len(pairs[1]):
-            return False
-        return all(_same_item(a, b) for a, b in zip(*pairs, strict=True))
-    return _plain(given).translate(PUNCTUATION) == _plain(right).translate(PUNCTUATION)
-
-
-def _same_item(given: str, right: str) -> bool:
-    """Two items of a list: here the punctuation of a text counts."""
-    if _number(right) is not None:
-        return _same_number(given, right)
-    return _plain(given) == _plain(right)
-
-
-def _same_number(given: str, right: str) -> bool:
-    return _number(given.translate(NOT_IN_A_NUMBER)) == _number(right)
-
-
-def _number(text: str) -> float | None:
-    """A text as a number, as Python reads it; None if it is not one."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _plain(text: str) -> str:
-    """In lower case, without white space."""
-    return "".join(text.split()).lower()
 
 
 # ---- the submission ------------------------------------------------------------------------------

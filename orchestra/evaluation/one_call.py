@@ -1,7 +1,7 @@
-"""The row without agents: one call of the model that the methods use, which reads the files as text.
+"""The row without agents: one call of the model that the methods use, which reads the files as
+text.
 
     orchestra-min evaluate run --data FILE --method orchestra.evaluation.one_call:OneCall ...
-    orchestra-min evaluate run --data FILE --method orchestra.evaluation.one_call:OneCall --option think=on ...
 
 The engines of the pool look at and listen to the files first, as they do for ToolOrchestra and
 MAS-Orchestra. `think=on` asks for a chain of thought before the answer. It has no tools.

@@ -1,4 +1,4 @@
-"""The answers of a sweep, scored again without answering again.
+"""The answers of a sweep, judged by a model without answering again.
 
     orchestra-min evaluate score sweeps/o1 --scorer omnigaia --judge gpt-5
 
@@ -21,14 +21,12 @@ from typing import Any
 from orchestra.command import terminal
 from orchestra.command.redact import Redact
 from orchestra.command.terminal import printable, usd
-from orchestra.evaluation import gaia
 from orchestra.evaluation.executors import MOST
 from orchestra.evaluation.judge import RULES, forget_budget, judge_of, verdict
 from orchestra.evaluation.questions import QuestionRow, accepted_of, key_of
 from orchestra.evaluation.running import checked_pool
-from orchestra.evaluation.scores import exact, matches
+from orchestra.evaluation.scores import exact
 from orchestra.evaluation.sweep_folder import (
-    SCORERS,
     newest,
     rows_of,
     scores_file,
@@ -48,8 +46,8 @@ from orchestra.kernel.vocabulary import (
 GRACE_S = 2.0  # after Ctrl-C: how long calls in flight may take to reach their tape
 ScoreRow = dict[str, Any]  # a line of scores/SCORER.jsonl
 FLAGS: dict[str, dict[str, Any]] = {  # of `score`
-    "scorer": {"choices": SCORERS, "required": True, "help": "see docs/evaluate.md"},
-    "judge": {"help": "for judge and omnigaia: a backend, or another model"},
+    "scorer": {"choices": RULES, "required": True, "help": "see docs/evaluate.md"},
+    "judge": {"required": True, "help": "a backend, or another model at the endpoint"},
     "backends": {"type": Path, "help": "a pool of models, as docs/models.md says"},
     "budget": {"type": float, "help": "spending limit of all verdicts in USD"},
     "workers": {"type": int, "default": 8, "help": "verdicts in parallel (8)"},
@@ -65,8 +63,7 @@ def score(a: argparse.Namespace) -> int:
     rows = [r for r in newest(rows_of(a.folder)).values() if r["status"] == "done"]
     if not rows:
         raise ConfigError(f"{a.folder} has no answers yet")
-    judging = _judging(a) if a.scorer in RULES else None
-    scored = list(_by_judge(rows, judging, a.workers) if judging else _by_rule(a, rows))
+    scored = list(_by_judge(rows, _judging(a), a.workers))
     file = scores_file(a.folder, a.scorer)
     file.parent.mkdir(exist_ok=True)
     order = {key_of(row): n for n, row in enumerate(rows)}
@@ -78,11 +75,6 @@ def score(a: argparse.Namespace) -> int:
 
 def _check_flags(a: argparse.Namespace) -> None:
     """Raises ConfigError."""
-    needs_judge = a.scorer in RULES
-    if needs_judge and not a.judge:
-        raise ConfigError(f"--scorer {a.scorer}: needs --judge MODEL")
-    if a.judge and not needs_judge:
-        raise ConfigError(f"--judge: --scorer {a.scorer} asks no model; leave it out")
     for name in ("budget", "workers", "timeout"):
         given = getattr(a, name)
         if given is not None and not given > 0:
@@ -125,23 +117,7 @@ def _question_of(row: QuestionRow, runs: Path) -> str:
     return found or read_manifest(runs / row["run"]).question
 
 
-# ---- by rules ------------------------------------------------------------------------------------
-
-
-def _by_rule(a: argparse.Namespace, rows: Sequence[QuestionRow]) -> Iterator[ScoreRow]:
-    for row in rows:
-        given = row["answer"].strip()
-        accepted = accepted_of(row)
-        if a.scorer == "exact":
-            found = exact(given, accepted)
-        elif a.scorer == "gaia":
-            found = any(gaia.is_right(given, right) for right in accepted)
-        else:
-            found = matches(given, accepted, _question_of(row, a.folder / "runs"))
-        yield _score_row(row, a.scorer, score=found)
-
-
-# ---- by a judge ----------------------------------------------------------------------------------
+# ---- verdicts ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -21,23 +21,26 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from orchestra.command import folders, outside
+from orchestra.evaluation import judge
 from orchestra.evaluation.answering import Earlier, Plan
 from orchestra.evaluation.provenance import Settings, difference, settings_for
 from orchestra.evaluation.questions import (
     Key,
     Question,
     QuestionRow,
+    accepted_of,
     first_problem,
     key_of,
 )
+from orchestra.evaluation.scores import RULES, scores_of
 from orchestra.kernel.folder import write_whole
 from orchestra.kernel.vocabulary import ConfigError
 
 MAX_BYTES = 128 << 20  # of a file of a sweep
 MOST_REPEATS = 1000
-SCORERS = "exact", "match", "gaia", "judge", "omnigaia"
+SCORERS = *RULES, *judge.RULES
 PLAIN_NAME = r"^[^/\x00]*[^/\x00.][^/\x00]*$"  # of a folder: a path cannot lead out
-OF_AN_ANSWER = "answer", "exact", "match", "cost_usd", "latency_s", "calls", "resumed"
+OF_AN_ANSWER = "answer", "cost_usd", "latency_s", "calls", "resumed"
 Figure = Annotated[FiniteFloat, Field(ge=0, lt=1e12)]
 Repeat = Annotated[int, Field(ge=1, le=MOST_REPEATS)]
 Name = Annotated[str, Field(pattern=PLAIN_NAME)]
@@ -72,8 +75,6 @@ class _Row(TypedDict):
     run: Name
     # Of a row that is done
     answer: NotRequired[str]
-    exact: NotRequired[bool]
-    match: NotRequired[bool]
     cost_usd: NotRequired[Figure | None]
     paid_usd: NotRequired[Figure | None]
     latency_s: NotRequired[Figure]
@@ -128,9 +129,14 @@ def newest(rows: Iterable[QuestionRow]) -> dict[Key, QuestionRow]:
 
 
 def scored_rows(folder: Path) -> dict[Key, QuestionRow]:
-    """The valid rows of a sweep, with the scores of `evaluate score`. Raises ConfigError."""
+    """The valid rows of a sweep, scored by each rule, and with the verdicts of `evaluate score`.
+    Raises ConfigError.
+    """
     rows = newest(rows_of(folder))
-    for scorer in SCORERS:
+    for row in rows.values():
+        if row["status"] == "done":
+            row |= scores_of(row["answer"], accepted_of(row), row.get("question", ""))
+    for scorer in judge.RULES:
         for found in score_rows(folder, scorer):
             row = rows.get(key_of(found), {})
             same = [row.get(key) == found[key] for key in ("run", "answer")]
@@ -154,9 +160,8 @@ def scores_file(folder: Path, scorer: str) -> Path:
 
 def has_score(folder: Path, settings: Settings, scorer: str) -> bool:
     """Whether the answers of a sweep have this score."""
-    by_rule = scorer in ("exact", "match")
     when_run = scorer == "judge" and bool(settings["judge"])
-    return by_rule or when_run or scores_file(folder, scorer).is_file()
+    return scorer in RULES or when_run or scores_file(folder, scorer).is_file()
 
 
 def name_of(folder: Path) -> str:

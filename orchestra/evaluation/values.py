@@ -65,10 +65,11 @@ MULTIPLES = {
 }
 CURRENCY = r"US\$|USD|EUR|GBP|[$€£¥₹]"
 RATIO = r"(?:\d{1,9} )?\d{1,9}/0*[1-9]\d{0,8}(?![\d/])"
-DECIMAL = r"(?:(?:\d{1,3}(?:,\d{3})+|\d{1,400})(?:\.\d{1,400})?|\.\d{1,400})(?:e[-+]?\d{1,2}(?!\w))?"
+WHOLE = r"(?:\d{1,3}(?:,\d{3})+|\d{1,400})"
+DECIMAL = rf"(?:{WHOLE}(?:\.\d{{1,400}})?|\.\d{{1,400}})(?:e[-+]?\d{{1,2}}(?!\w))?"
 UNIT = r"%|(?:[^\W\d_]|[°$€£¥₹])(?:(?!\s\d).){0,30}"
 AMOUNT = re.compile(
-    rf"([-+]?)({CURRENCY})?\s*(?:({RATIO})|({DECIMAL}))\s*({UNIT})?", re.I | re.ASCII
+    rf"([-+]?)({CURRENCY})?\s*(?:({RATIO})|({DECIMAL}))\s*({UNIT})?", re.I
 )
 MULTIPLE = re.compile(rf"({'|'.join(MULTIPLES)})s?\b\s*(?:of\b\s*)?", re.I)
 HALF = re.compile(r"(?<=\d)(\s*)([ap])\.?m\b\.?", re.I)  # a.m.
