@@ -43,3 +43,11 @@ def sweep(folder, url, *more):
     out = Path(more[-1] if "--out" in more else folder / "out")
     rows = (out / "rows.jsonl").read_text().splitlines() if code < 2 else []
     return code, {row["id"]: row for row in map(json.loads, rows)}
+
+
+def judged(folder, url, *more):
+    """The exit code of `evaluate score` with the judge j, and its verdicts by question."""
+    with mock.patch.dict(os.environ, {"OPENAI_BASE_URL": url}):
+        code = evaluate.main(["score", str(folder), "--judge", "j", *map(str, more)])
+    rows = map(json.loads, (folder / "scores/judge.jsonl").read_text().splitlines())
+    return code, {row["id"]: row["score"] for row in rows}

@@ -17,7 +17,7 @@ from orchestra.evaluation import intervals
 from orchestra.evaluation.answering import Plan, answer
 from orchestra.evaluation.figures import latencies_s
 from orchestra.evaluation.questions import load
-from orchestra.evaluation.scores import exact, matches
+from orchestra.evaluation.scores import matches
 from orchestra.evaluation.sweep import Budget
 from orchestra.evaluation.workers import Workers
 from orchestra.kernel.vocabulary import ConfigError
@@ -25,15 +25,16 @@ from tests import sweeps
 from tests.conftest import ROOT, Options, pool_at
 from tests.program import CLOCK, pool_file, replay
 from tests.scripted import Raw, complete, delegate, finish, is_main, last_text
-from tests.sweeps import OFFICIAL, data_file, number_asked, words
+from tests.sweeps import OFFICIAL, data_file, judged, number_asked, words
 
 
 def test_a_secret_in_a_right_answer_is_written_nowhere(sweep, tmp_path):
     key = "sk-" + "abcdefghij0123456789"
     asked = [{"question": "What is number 1?", "answer": f"It is {key}."}]
     (tmp_path / "data.json").write_text(json.dumps(asked))
-    _, rows = sweep("--judge", "m", count=0)
-    assert rows["1"]["judge"] is True and rows["1"]["right"] == "It is <SECRET>"
+    _, rows = sweep(count=0)
+    assert rows["1"]["right"] == "It is <SECRET>"
+    assert judged(tmp_path / "out", sweep.url)[1] == {"1": True}
     written = [p.read_text() for p in (tmp_path / "out").rglob("*") if p.is_file()]
     assert not [text for text in written if key in text]
 
@@ -76,7 +77,7 @@ def test_questions_without_their_media_are_named_and_skipped(tmp_path, sweep, ca
 
 
 @pytest.mark.parametrize("flags", [
-    ["--level", "L7"], ["--workers", "0"], ["--judge", "x", "--budget", "1"], ["--method", "nope"], ["--image", "a"],
+    ["--level", "L7"], ["--workers", "0"], ["--judge", "x"], ["--method", "nope"], ["--image", "a"],
     ["--budget", "1"], ["--budget", "nan"], ["--limit", "-2"], ["--executor", "http://x"], ["--executor", "dask://"], ["--nonsense"],
 ])  # fmt: skip
 def test_a_mistake_of_the_user_is_one_line_before_the_first_call(sweep, capsys, flags):
@@ -125,29 +126,36 @@ def test_each_of_several_accepted_answers_is_right_and_the_judge_reads_all(tmp_p
         return complete(answers[number]) if is_main(request) else finish(answers[number])
 
     sweep.respond = respond
-    _, rows = sweep("--judge", "j", "--method", "react", count=0)
-    scores = [(rows[n]["exact"], rows[n]["match"], rows[n]["judge"]) for n in "123"]
+    _, rows = sweep("--method", "react", count=0)
+    _, verdicts = judged(tmp_path / "out", sweep.url)
+    scores = [(rows[n]["exact"], rows[n]["match"], verdicts[n]) for n in "123"]
     assert scores == [(True, True, True), (False, False, False), (False, True, False)]
     assert rows["2"]["right"] == "zwei or the one"
-    judged = [last_text(r) for r in sweep.requests if r["model"] == "j"]
-    assert len(judged) == 2 and "One of them is enough" in judged[0]
-    assert all("\nthe one\n" in text for text in judged)
+    read = [last_text(r) for r in sweep.requests if r["model"] == "j"]
+    assert len(read) == 2 and "One of them is enough" in read[0]
+    assert all("\nthe one\n" in text for text in read)
 
 
 def test_the_judge_is_asked_again_once_and_only_where_the_answers_differ(tmp_path, sweep):
-    _, rows = sweep("--judge", "j", count=3)
-    assert [rows[n]["judge"] for n in "123"] == [True] * 3 and not rows["3"]["exact"]
-    assert [r["model"] for r in sweep.requests].count("j") == 2
+    _, rows = sweep(count=3)
+    assert judged(tmp_path / "out", sweep.url) == (0, dict.fromkeys("123", True))
+    assert not rows["3"]["exact"] and [r["model"] for r in sweep.requests].count("j") == 2
     assert replay(tmp_path / "out/runs/3").answer == "3"
     sweep.respond = lambda r: "Perhaps" if r["model"] == "j" else number_asked(r)
-    _, rows = sweep("--judge", "j", "--out", tmp_path / "out2", count=3)
-    assert rows["3"]["judge"] is None and [r["model"] for r in sweep.requests].count("j") == 4
+    sweep("--out", tmp_path / "out2", count=3)
+    code, verdicts = judged(tmp_path / "out2", sweep.url)
+    assert (code, verdicts["3"]) == (1, None)
+    assert [r["model"] for r in sweep.requests].count("j") == 4
 
 
-def test_a_judge_that_the_share_cannot_pay_asks_again_with_a_larger_one(tmp_path, sweep):
-    pool = pool_file(tmp_path, sweep.url, m=(1, 1), j=(50, 1))
-    code, rows = sweep("--backends", pool, "--judge", "j", "--budget", 1)
-    assert code == 0 and all(row["judge"] for row in rows.values())
+def test_the_verdict_on_an_unchanged_answer_is_not_paid_again(tmp_path, sweep):
+    sweep(count=3)
+    judged(tmp_path / "out", sweep.url)
+    sweep("--out", tmp_path / "new", count=3)
+    asked = [r["model"] for r in sweep.requests].count("j")
+    found = judged(tmp_path / "new", sweep.url, "--reuse", tmp_path / "out")
+    assert found == (0, dict.fromkeys("123", True))
+    assert [r["model"] for r in sweep.requests].count("j") == asked
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
@@ -208,7 +216,7 @@ def test_shares_that_only_rounding_makes_more_than_is_left_are_still_shares(tmp_
         (tmp_path / f"runs/{n}").mkdir(parents=True)
     monkeypatch.setattr(Budget, "_reserved_usd", lambda self, folder: held[int(folder.name)])
     plan = SimpleNamespace(out=tmp_path, folder=lambda q: tmp_path / "runs" / q.name)
-    costs = {"cost_usd": 0.0495, "paid_usd": 0.0495, "judge_usd": 0.0}
+    costs = {"cost_usd": 0.0495, "paid_usd": 0.0495}
     past = {"run": "past", "answer": "42", "status": "done", **costs}
     budget = Budget(0.6, plan, [past])
     assert all(budget.share(SimpleNamespace(name=f"{n}"), 4, True) for n in range(4))
@@ -270,8 +278,6 @@ def two_rounds(found=str):
     """The main agent delegates and then completes; a sub-agent reports `found(number)`."""
 
     def respond(request):
-        if request["model"] == "j":
-            return "Correct"
         number = re.findall(r"number (\d+)", json.dumps(request["messages"]))[0]
         if not is_main(request):
             return finish(f"it is {found(number)}")
@@ -292,11 +298,6 @@ def test_a_sweep_that_changes_an_answer_pays_for_what_follows(twice):
     rows, paid, (found,), _ = twice(new=two_rounds(lambda n: "9" if n == "2" else n))
     assert len(paid) == 7 and rows["2"]["answer"] == "9"
     assert (found["changed"], found["newly_right"], found["newly_wrong"]) == (1, 0, 1)
-
-
-def test_the_judge_of_an_unchanged_answer_is_not_paid_again(twice):
-    rows, paid, *_ = twice("--judge", "j")
-    assert len(paid) == 6 and rows["3"]["judge"] is True and not rows["3"]["exact"]
 
 
 def test_a_reused_sweep_is_needed_again_to_go_on(sweep, tmp_path, capsys):
@@ -320,7 +321,8 @@ def test_what_is_no_other_sweep_cannot_be_reused(folder, sweep, tmp_path, capsys
 def test_the_report_compares_methods_by_level_category_and_question(tmp_path, sweep, capsys):
     folders = [str(tmp_path / name) for name in ("out", "judged", "all wrong")]
     sweep()
-    sweep("--judge", "j", "--out", folders[1])
+    sweep("--out", folders[1])
+    judged(tmp_path / "judged", sweep.url)
     sweep.respond = lambda request: finish("no")
     sweep("--out", folders[2])
 

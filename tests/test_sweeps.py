@@ -71,7 +71,7 @@ def refused(sweep, capsys, *flags, **how):
 
 @pytest.mark.parametrize(("flags", "said"), [
     (["--steps", 9], "steps (30, now 9)"), (["--limit", 3], "questions ('4' and 2 more)"),
-    (["--repeat", 2], "repeat (1, now 2)"), (["--judge", "j"], 'judge (null, now "j")'),
+    (["--repeat", 2], "repeat (1, now 2)"),
 ])  # fmt: skip
 def test_a_resume_with_another_option_says_which(sweep, capsys, flags, said):
     sweep()

@@ -10,32 +10,25 @@ import math
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from orchestra import methods as shipped
 from orchestra.command.names import LISTED, objects, redact_of
-from orchestra.command.redact import Redact
-from orchestra.evaluation.judge import RULES, forget_budget, verdict
 from orchestra.evaluation.questions import Key, Question, QuestionRow
 from orchestra.evaluation.scores import scores_of
-from orchestra.kernel.chat import Chat
 from orchestra.kernel.folder import Event, Options, read_events, read_manifest
 from orchestra.kernel.http import NoAnswer, Response, by_requests
-from orchestra.kernel.money import Ledger, Purse
-from orchestra.kernel.tape import Answer, Exchange, Source, Tape, exchanges
+from orchestra.kernel.tape import Source
 from orchestra.kernel.vocabulary import (
     RATE_LIMITS,
-    Backend,
-    BudgetExceeded,
     ConfigError,
     EndpointError,
     Place,
     Pool,
 )
-from orchestra.report.totals import Totals, totals_in, totals_of
+from orchestra.report.totals import Totals, totals_in
 from orchestra.variation.reuse import answers_of
 from orchestra_min import Outcome, ending_of, orchestrate, resume
 
@@ -57,7 +50,6 @@ class Plan:
     out: Path
     pool: Pool
     options: Options
-    judge: Backend | None = None
     world: bool = False  # MiniGAIA's world plays the sub-agents
     reuse: Earlier | None = None
 
@@ -161,13 +153,11 @@ def answer(
         outcome = attempt.run(folder)
         row |= _fields_of(outcome)
         row |= attempt.score(outcome)
-    except BudgetExceeded as error:  # of the judge
-        row |= {"status": "starved", "why": str(error)}
     except (EndpointError, ConfigError, OSError) as error:
         ending = ending_of(error)
         row |= {"state": ending.state, "cause": ending.cause}
         row |= {"why": " ".join(ending.why.split())}
-    row |= _costs_of(folder, plan.judge)
+    row |= vars(totals_in(folder) if begun(folder) else Totals())
     return {**row, "notices": notices, "refused": len(refused)}
 
 
@@ -176,18 +166,6 @@ def _fields_of(outcome: Outcome) -> QuestionRow:
     names = ("answer", "state", "rounds", "failed_subtasks", "fallback", "latency_s")
     fields = {name: getattr(outcome, name) for name in names}
     return {**fields, "cause": outcome.ending.cause, "why": outcome.ending.why}
-
-
-def _costs_of(folder: Path, judge: Backend | None) -> QuestionRow:
-    """What a run and its judge cost, by their tapes: also of a run that failed."""
-    totals = judged = Totals()
-    if begun(folder):
-        totals = totals_in(folder)
-        if judge:
-            manifest = replace(read_manifest(folder), pool=Pool((judge,), judge.name))
-            judged = totals_of(manifest, exchanges(folder / RULES["judge"].tape))
-    costs = {"judge_usd": judged.cost_usd, "judge_paid_usd": judged.paid_usd}
-    return {**vars(totals), **costs}
 
 
 @dataclass(frozen=True)
@@ -241,52 +219,14 @@ class _Attempt:
     # ---- its scores ----
 
     def score(self, outcome: Outcome) -> QuestionRow:
-        """Status and scores of a run that ended. Raises EndpointError and BudgetExceeded of the
-        judge.
-        """
+        """Status and scores of a run that ended."""
         limited = _limited(outcome.events)
         if limited:
             return {"cause": "rate limit", "why": f"rate limit in {limited}"}
         if self.share_usd < math.inf and outcome.ending.cause == "budget":
             return {"status": "starved"}
-        given = outcome.answer.strip()
-        row: QuestionRow = scores_of(given, self.q.accepted, self.q.question)
-        left_usd = self.share_usd - (outcome.cost_usd or 0.0)
-        if self.plan.judge is not None:
-            row["judge"] = self._verdict(outcome.run, given, self.plan.judge, left_usd)
-        return {**row, "status": "done"}
-
-    def _verdict(
-        self, run: Path, given: str, judge: Backend, left_usd: float
-    ) -> bool | None:
-        """The judge's verdict; its calls are on a tape of their own in the run folder. The ledger
-        has the limit, so that a larger share makes the same requests, and pays none again.
-        """
-        is_limited = left_usd < math.inf
-        ledger = Ledger(left_usd if is_limited else None)
-        purse = Purse(math.inf if is_limited else None)
-        options = self.plan.options
-        rule = RULES["judge"]
-        earlier = self.plan.reused(self.q)
-        sources = [_verdict_of(earlier, rule.tape)] if earlier else []
-        redact = Redact([judge.api_key_env])
-        forget_budget(run / rule.tape)
-        tape = Tape(run / rule.tape, "resume", sources, redact, self.watch.cancelled)
-        with closing(tape):
-            how: Any = {"send": self.watch.send, "notify": self.watch.notify}
-            limits = options.timeout_s, options.patience_s
-            chat = Chat(tape, ledger, *limits, **how)
-            what = self.q.question, self.q.accepted, given
-            return verdict(rule, *what, judge, chat, purse)
-
-
-def _verdict_of(run: Path, tape: str) -> Source:
-    """The answers of the judge of another run."""
-    found: dict[tuple[str, str], Exchange] = {}
-    for exchange in exchanges(run / tape):
-        if isinstance(exchange.outcome, Answer):
-            found[exchange.call, exchange.key] = replace(exchange, reused=run.name)
-    return lambda kind, call, key, times: found.get((call, key))
+        scores = scores_of(outcome.answer, self.q.accepted, self.q.question)
+        return {**scores, "status": "done"}
 
 
 def _limited(events: Sequence[Event]) -> str:

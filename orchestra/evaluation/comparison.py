@@ -92,7 +92,7 @@ class Sweep(NamedTuple):
 def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
     """The figures of each sweep, and the comparison of each pair of them. Raises ConfigError."""
     sweeps = [(folder, settings_of(folder)) for folder in folders]
-    score = _common_score(sweeps, score)
+    score = _common_score([folder for folder, _ in sweeps], score)
     methods: dict[str, MethodRow] = {}
     read: list[Sweep] = []
     for folder, settings in sweeps:
@@ -100,7 +100,7 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
         name = _in_one_word(f"{settings['method']}/{settings['model']}")
         if name in methods:
             name = _in_one_word(f"{name}/{folder}")
-        scores = [key for key in SCORERS if has_score(folder, settings, key)]
+        scores = [key for key in SCORERS if has_score(folder, key)]
         methods[name] = method_row(rows, score, scores, asked_in(settings, rows))
         read.append(Sweep(name, name_of(folder), settings.get("reuse"), rows))
     variations = [
@@ -117,12 +117,10 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
     }
 
 
-def _common_score(sweeps: Iterable[tuple[Path, Settings]], score: str | None) -> str:
-    """The score of the comparison: by default the best one that all sweeps have."""
+def _common_score(folders: Sequence[Path], score: str | None) -> str:
+    """The score of the comparison: by default the judge's if all sweeps have it, else match."""
     wanted = score or "judge"
-    lacking = [
-        folder for folder, found in sweeps if not has_score(folder, found, wanted)
-    ]
+    lacking = [folder for folder in folders if not has_score(folder, wanted)]
     if not lacking:
         return wanted
     if score is None:

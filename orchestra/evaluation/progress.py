@@ -53,8 +53,8 @@ def is_done(row: QuestionRow | None) -> bool:
 
 
 def is_right(row: QuestionRow) -> bool:
-    """By the judge, or else by `match`; a failed row has neither."""
-    return bool(row.get("judge", row.get("match")))
+    """By `match`; a failed row has no score."""
+    return bool(row.get("match"))
 
 
 def described(row: QuestionRow) -> str:

@@ -66,7 +66,6 @@ def settings_for(
         "with_budget": with_budget,
         "model": plan.pool.main,
         "pool": _pool(plan),
-        "judge": None if plan.judge is None else plan.judge.model,
         "world": plan.world,
         "reuse": plan.reuse.name if plan.reuse else None,
         **{name: value for name, value in options.items() if name not in FREE},

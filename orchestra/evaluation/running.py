@@ -17,7 +17,6 @@ from orchestra.evaluation import gaia, questions
 from orchestra.evaluation.answering import Plan
 from orchestra.evaluation.choosing import bare, chosen, redacted, repeated
 from orchestra.evaluation.executors import executor_at
-from orchestra.evaluation.judge import judge_of
 from orchestra.evaluation.progress import Progress, tell
 from orchestra.evaluation.questions import Question
 from orchestra.evaluation.sweep import Budget, sweep
@@ -43,17 +42,13 @@ FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "limit": (int, "only the first LIMIT"),
     "repeat": (int, "answer each question REPEAT times (1)"),
     "workers": (str, "questions in flight; auto adapts to the endpoint (auto)"),
-    "budget": (float, "spending limit of the whole sweep in USD, the judge included"),
+    "budget": (float, "spending limit of the whole sweep in USD"),
     "reuse": (
         Path,
         "another sweep: of its run of the same question, take the answers to equal "
         "requests, and pay only for the rest",
     ),
     "executor": (str, "dask://HOST:PORT or ray://HOST:PORT: answer on other machines"),
-    "judge": (
-        str,
-        "a backend, or another model at the main endpoint, that checks the answers",
-    ),
 }
 REQUIRED = "data", "out"
 SWITCHES = {
@@ -121,7 +116,6 @@ def _plan(
         a.out,
         pool,
         options,
-        judge=judge_of(a.judge, pool, a.budget) if a.judge else None,
         world=a.world,
         reuse=earlier_sweep(a.reuse) if a.reuse else None,
     )

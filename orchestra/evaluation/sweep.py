@@ -59,7 +59,7 @@ class Budget:
 
     @property
     def spent_usd(self) -> float | None:
-        """What all runs and judges were paid. What was reused was not."""
+        """What all runs were paid. What was reused was not."""
         return add_usd(*self.paid.values())
 
     def _reserved_usd(self, folder: Path) -> float:
@@ -71,19 +71,18 @@ class Budget:
     def book(self, row: QuestionRow) -> None:
         """Count what a run was paid, and return the rest of its share if it has ended."""
         run = row["run"]
-        judge_usd = row.get("judge_paid_usd", row.get("judge_usd", 0.0))
-        self.paid[run] = add_usd(row.get("paid_usd"), judge_usd)
+        self.paid[run] = row.get("paid_usd", 0.0)
         if "answer" not in row:
             return
         self.ended.add(run)
         share_usd = self.shares.pop(run, 0.0)
-        cost_usd = add_usd(row["cost_usd"], row.get("judge_usd", 0.0)) or 0.0
+        cost_usd = row["cost_usd"] or 0.0
         needed_usd = 2 * share_usd if row["status"] == "starved" else cost_usd
         self.least_usd = max(self.least_usd, needed_usd)
 
     def share(self, q: Question, free: int, alone: bool) -> float | None:
         """What a question may spend, in USD; inf without a budget. A run that was begun keeps its
-        budget; if it has ended, its judge needs a larger share. `free`: how many questions may
+        budget. `free`: how many questions may
         start now; `alone`: none is in flight. None: it cannot start now, because the money does not
         cover a share, or because the first question runs alone.
         """

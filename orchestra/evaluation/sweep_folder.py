@@ -50,7 +50,6 @@ Name = Annotated[str, Field(pattern=PLAIN_NAME)]
 class _Settings(TypedDict):
     method: str
     model: str
-    judge: str | None
     reuse: NotRequired[str | None]  # the name of another sweep
     questions: NotRequired[dict[str, str]]  # the hash of each, by id
     repeat: NotRequired[Repeat]
@@ -69,9 +68,6 @@ class _Row(TypedDict):
     accepted: NotRequired[Annotated[list[str], Field(min_length=1)]]
     status: Literal["done", "failed", "starved"]
     why: NotRequired[str]
-    judge: NotRequired[bool | None]
-    judge_usd: NotRequired[Figure | None]
-    judge_paid_usd: NotRequired[Figure | None]
     run: Name
     # Of a row that is done
     answer: NotRequired[str]
@@ -158,10 +154,9 @@ def scores_file(folder: Path, scorer: str) -> Path:
     return folder / "scores" / f"{scorer}.jsonl"
 
 
-def has_score(folder: Path, settings: Settings, scorer: str) -> bool:
+def has_score(folder: Path, scorer: str) -> bool:
     """Whether the answers of a sweep have this score."""
-    when_run = scorer == "judge" and bool(settings["judge"])
-    return scorer in RULES or when_run or scores_file(folder, scorer).is_file()
+    return scorer in RULES or scores_file(folder, scorer).is_file()
 
 
 def name_of(folder: Path) -> str:

@@ -15,10 +15,7 @@ from orchestra.evaluation.sweep_folder import SCORERS
 
 WIDTH = 100  # of a table cell, at most
 LEAST = 5  # questions of a level or category: fewer show nothing
-HEADING = (
-    "accuracy in % by {score}, [95 % interval], n answers, cost without the judge's, "
-    "median latency"
-)
+HEADING = "accuracy in % by {score}, [95 % interval], n answers, cost, median latency"
 
 
 def print_report(found: Mapping[str, Any]) -> None:
