@@ -332,12 +332,13 @@ def test_the_report_compares_methods_by_level_category_and_question(tmp_path, sw
         return capsys.readouterr().out
 
     found = json.loads(reported("--json"))
-    plain, pairs = found["methods"]["react/m"], found["pairs"]  # by a score that both have
+    plain, pairs = found["methods"]["react/m"], found["pairs"][:3]
+    assert [p["score"] for p in found["pairs"]] == ["match"] * 3 + ["gaia"] * 3
     assert plain["overall"]["accuracy"] == pytest.approx(4 / 6)
     assert plain["level"]["L1"]["n"] == 3 and plain["category"]["A B"]["n"] == 6
     assert len(found["methods"]) == 3 and not any(" " in name for name in found["methods"])
     assert [(p["only_a"], p["only_b"]) for p in pairs] == [(0, 0), (4, 0), (4, 0)]
-    assert pairs[0]["p"] == 1.0 and "66.7 [30-90]" in reported()
+    assert pairs[0]["p"] == 1.0 and "66.7 (66.7) [30-90]" in reported()
     assert evaluate.main(["report", *folders, "--score", "judge"]) == 2
     (tmp_path / "out/sweep.json").write_text("")
     assert evaluate.main(["report", *folders]) == sweep()[0] == 2

@@ -49,6 +49,7 @@ class Pair(TypedDict):
     answers than b; without repeats, those that only a got right.
     """
 
+    score: str
     a: str
     b: str
     n: int
@@ -93,6 +94,7 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
     """The figures of each sweep, and the comparison of each pair of them. Raises ConfigError."""
     sweeps = [(folder, settings_of(folder)) for folder in folders]
     score = _common_score([folder for folder, _ in sweeps], score)
+    second = "match" if score == "gaia" else "gaia"
     methods: dict[str, MethodRow] = {}
     read: list[Sweep] = []
     for folder, settings in sweeps:
@@ -101,7 +103,9 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
         if name in methods:
             name = _in_one_word(f"{name}/{folder}")
         scores = [key for key in SCORERS if has_score(folder, key)]
-        methods[name] = method_row(rows, score, scores, asked_in(settings, rows))
+        methods[name] = method_row(
+            rows, (score, second), scores, asked_in(settings, rows)
+        )
         read.append(Sweep(name, name_of(folder), settings.get("reuse"), rows))
     variations = [
         varied(new, old, score)
@@ -111,8 +115,9 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
     ]
     return {
         "score": score,
+        "second": second,
         "methods": methods,
-        "pairs": compared_pairs(read, score),
+        "pairs": [*compared_pairs(read, score), *compared_pairs(read, second)],
         "variations": variations,
     }
 
@@ -148,34 +153,42 @@ def asked_in(settings: Settings, rows: Sequence[QuestionRow]) -> int:
 
 
 def method_row(
-    rows: Sequence[QuestionRow], score: str, scores: Iterable[str], asked: int
+    rows: Sequence[QuestionRow],
+    shown: tuple[str, str],
+    scores: Iterable[str],
+    asked: int,
 ) -> MethodRow:
-    """Figures of one method: overall, by score, level and category."""
+    """Figures of one method: overall, by score, level and category. `shown`: the two scores of the
+    report.
+    """
     done = [row for row in rows if is_done(row)]
     answered = [row for row in done if row["answer"].strip()]
     fallbacks = sum(bool(row.get("fallback")) for row in answered)
     found: MethodRow = {
-        "score": score,
         "asked": asked,
         "answered": len(answered),
         "fallback": fallbacks / len(answered) if answered else 0.0,
         "unfinished": asked - len(done),
-        "overall": figures(rows, score),
-        "pass_at": pass_at_k(rows, score),
+        "overall": figures(rows, *shown),
+        "pass_at": pass_at_k(rows, shown[0]),
     }
     for key in scores:
         found[key] = sum(is_right(row, key) for row in rows) / len(rows)
     for part in PARTS:
-        found[part] = _by_part(rows, part, score)
+        found[part] = _by_part(rows, part, shown)
     return found
 
 
-def _by_part(rows: Sequence[QuestionRow], key: str, score: str) -> dict[str, Figures]:
+def _by_part(
+    rows: Sequence[QuestionRow], key: str, shown: tuple[str, str]
+) -> dict[str, Figures]:
     """The figures of each level or category, in their order."""
     parts: dict[str, list[QuestionRow]] = {}
     for row in rows:
         parts.setdefault(row[key], []).append(row)
-    return {part: figures(parts[part], score) for part in sorted(parts, key=_by_number)}
+    return {
+        part: figures(parts[part], *shown) for part in sorted(parts, key=_by_number)
+    }
 
 
 def _by_number(part: str) -> str:
@@ -207,6 +220,7 @@ def compared(a: Sweep, b: Sweep, score: str) -> Pair:
     costs = _differences(costs_usd(_done(rows_a)), costs_usd(_done(rows_b)))
     times = _differences(latencies_s(_done(rows_a)), latencies_s(_done(rows_b)))
     return {
+        "score": score,
         "a": a.name,
         "b": b.name,
         "n": len(names),

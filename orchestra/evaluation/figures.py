@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
 from typing import TypedDict
 
 import numpy as np
@@ -20,6 +21,7 @@ class Figures(TypedDict):
     failed: int
     accuracy: float
     interval: Interval
+    second: float  # the accuracy by the second score of the report
     cost_usd: float | None  # of all rows; None: some price is unknown
     cost_each_usd: float | None  # of a question, the mean
     cost_interval_usd: Interval | None
@@ -37,7 +39,7 @@ def is_done(row: QuestionRow) -> bool:
     return bool(row["status"] == "done")
 
 
-def figures(rows: Sequence[QuestionRow], score: str) -> Figures:
+def figures(rows: Sequence[QuestionRow], score: str, second: str) -> Figures:
     """Accuracy, cost and latency. A failed row counts as wrong."""
     done = [row for row in rows if is_done(row)]
     shares = list(share_right(rows, score).values())
@@ -50,8 +52,9 @@ def figures(rows: Sequence[QuestionRow], score: str) -> Figures:
         "n": len(rows),
         "questions": len(shares),
         "failed": len(rows) - len(done),
-        "accuracy": sum(shares) / len(shares),
+        "accuracy": fmean(shares),
         "interval": of_accuracy(shares, repeats),
+        "second": fmean(share_right(rows, second).values()),
         "cost_usd": add_usd(*(row["cost_usd"] for row in done)),
         "cost_each_usd": sum(known) / len(known) if is_known else None,
         "cost_interval_usd": bootstrap(known) if is_known else None,

@@ -15,7 +15,10 @@ from orchestra.evaluation.sweep_folder import SCORERS
 
 WIDTH = 100  # of a table cell, at most
 LEAST = 5  # questions of a level or category: fewer show nothing
-HEADING = "accuracy in % by {score}, [95 % interval], n answers, cost, median latency"
+HEADING = (
+    "accuracy in % by {score} (by {second}), [95 % interval by {score}], n answers, cost, "
+    "median latency"
+)
 
 
 def print_report(found: Mapping[str, Any]) -> None:
@@ -25,7 +28,7 @@ def print_report(found: Mapping[str, Any]) -> None:
 
 def _tables(found: Mapping[str, Any]) -> Iterator[str]:
     methods: dict[str, MethodRow] = found["methods"]
-    yield HEADING.format(score=found["score"])
+    yield HEADING.format(**found)
     for key in PARTS:
         yield _table_by(key, methods)
     yield _outcomes(methods)
@@ -77,9 +80,10 @@ def _left_out(key: str, count: int) -> str:
 
 
 def _cell(found: Figures) -> str:
-    """As in 66.7 [30-90] n=6 USD 0.0100 1.2 s."""
+    """As in 66.7 (50.0) [30-90] n=6 USD 0.0100 1.2 s."""
     low, high = found["interval"]
-    accuracy = f"{100 * found['accuracy']:.1f} [{100 * low:.0f}-{100 * high:.0f}]"
+    both = f"{100 * found['accuracy']:.1f} ({100 * found['second']:.1f})"
+    accuracy = f"{both} [{100 * low:.0f}-{100 * high:.0f}]"
     latency_s = found["latency_s"]
     latency = "-" if latency_s is None else f"{latency_s:.1f} s"
     return f"{accuracy} n={found['n']} {usd(found['cost_usd'])} {latency}"
@@ -159,7 +163,7 @@ def _pairs(pairs: Iterable[Pair]) -> str:
         )
         differences = {"a-b": accuracy, "cost_a-b": cost, "seconds_a-b": latency}
         rows.append({**pair, **differences})
-    columns = "a b n only_a only_b a-b p p_holm cost_a-b seconds_a-b"
+    columns = "score a b n only_a only_b a-b p p_holm cost_a-b seconds_a-b"
     return table(columns, rows, WIDTH)
 
 
