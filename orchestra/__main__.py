@@ -79,9 +79,8 @@ def _in_thread(work: Callable[[], object]) -> threading.Thread:
 def _exit_code(signals: list[int]) -> int:
     """That of `main`, which is imported here because a signal may come meanwhile."""
     try:
-        from orchestra.command import main
-
-        code = main(sys.argv[1:])
+        main = _main()
+        code = main(sys.argv[1:]) if main else 2
     except SystemExit as stop:  # of argparse: --help, --version
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:  # a bug, here or in the user's Python
@@ -92,6 +91,19 @@ def _exit_code(signals: list[int]) -> int:
         with suppress(OSError, ValueError):
             stream.flush()
     return code
+
+
+def _main() -> Any:
+    """The command; None where a package that it needs is not installed."""
+    try:
+        from orchestra.command import main
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("orchestra"):
+            raise
+        advice = f"{sys.executable} -m pip install -r requirements.txt"
+        sys.stderr.write(f"orchestra-min needs the package {error.name}: {advice}\n")
+        return None
+    return main
 
 
 def _interrupt(work: threading.Thread, signals: list[int]) -> None:

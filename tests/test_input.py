@@ -328,3 +328,12 @@ def test_an_option_without_a_flag_is_read_by_its_type(endpoint, tmp_path):
     assert own["stop_threshold"] == 0.25 and "${tools}" in own["instruction"]
     line = line_of(called("?", "it?", "--option", "colour=red", at="http://127.0.0.1:9"))
     assert "patience_s, context_tokens, stop_threshold, instruction" in line
+
+
+@pytest.mark.parametrize("words", [["--help"], ["evaluate", "--help"], ["What is it?"]])
+def test_without_the_packages_that_it_needs_it_says_how_to_install_them_in_one_line(words):
+    command = [sys.executable, "-S", ROOT / "orchestra_min.py", *words]  # -S: no packages
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("-m pip install -r requirements.txt\n")
+    assert len(done.stderr.splitlines()) == 1

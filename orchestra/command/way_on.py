@@ -7,6 +7,7 @@ import contextlib
 import shlex
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,13 @@ def resume_command(folder: Path, a: argparse.Namespace) -> str:
         for value in values or ():
             words += [flag, value]
     words += ["--unsafe-code"] if a.unsafe_code else []
+    return command(words)
+
+
+def command(words: Iterable[object]) -> str:
+    """A command of this program that can be copied."""
     program = [PROGRAM] if shutil.which(PROGRAM) else [sys.executable, str(SCRIPT)]
-    return shlex.join([*program, *words])
+    return shlex.join([*program, *map(str, words)])
 
 
 def _absolute(spec: str) -> str:

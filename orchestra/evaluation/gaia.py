@@ -13,13 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestra.command.terminal import describe
 from orchestra.evaluation.sweep_folder import newest, rows_of, settings_of
-from orchestra.kernel.folder import read_events
 from orchestra.kernel.vocabulary import ConfigError
 
 FILES = "metadata.jsonl", "metadata.parquet"
-TRACE_CHARS = 20_000  # of one question in a submission
 
 
 def data_file(data: Path) -> Path:
@@ -40,9 +37,8 @@ def data_file(data: Path) -> Path:
 
 
 def submit(folder: Path, out: Path) -> int:
-    """Write the answers of a sweep as a submission: task_id, model_answer and reasoning_trace of
-    each question. A question that failed has an empty answer. Returns how many there are. Raises
-    ConfigError.
+    """Write the answers of a sweep as a submission: task_id and model_answer of each question. A
+    question that failed has an empty answer. Returns how many there are. Raises ConfigError.
     """
     lines = [json.dumps(row, ensure_ascii=False) for row in _submission(folder)]
     if not lines:
@@ -62,11 +58,4 @@ def _submission(folder: Path) -> Iterator[dict[str, Any]]:
         yield {
             "task_id": row["id"],
             "model_answer": row.get("answer", "").strip(),
-            "reasoning_trace": _trace(folder / "runs" / row["run"]),
         }
-
-
-def _trace(run: Path) -> str:
-    """What happened in the run of a question, an event a line."""
-    events = read_events(run)
-    return "\n".join(map(describe, events[1:]))[:TRACE_CHARS]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from orchestra.command import terminal
 from orchestra.command.terminal import printable, usd
+from orchestra.command.way_on import command
 from orchestra.evaluation.questions import Question, QuestionRow
 from orchestra.evaluation.sweep import Budget
 from orchestra.evaluation.sweep_folder import newest
@@ -46,6 +48,16 @@ class Progress:
     @property
     def all_done(self) -> bool:
         return self.done == self.asked
+
+    def next_step(self, out: Path) -> str:
+        """What to do after the sweep."""
+        report = command(["evaluate", "report", out])
+        if self.all_done:
+            return f"next: {report}"
+        missing = f"{self.asked - self.done} of {self.asked} questions have no answer"
+        return (
+            f"{missing}: the same command again answers them; what there is: {report}"
+        )
 
 
 def is_done(row: QuestionRow | None) -> bool:

@@ -87,6 +87,7 @@ def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
         with contextlib.closing(rows):
             for row in rows:
                 tell(progress.after(row))
+    tell(progress.next_step(a.out))
     return 0 if progress.all_done else 1
 
 
