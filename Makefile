@@ -1,10 +1,10 @@
-# make demo | demo-trained | test | test-sandbox | test-train | test-files | lint | lint-train | live | bench | record | cassettes | minigaia | results | record-results | test-cgroup | train-tiny | lab | test-vllm
+# make demo | demo-trained | test | test-sandbox | test-train | test-files | test-inspect | lint | lint-train | live | bench | record | cassettes | minigaia | results | record-results | test-cgroup | train-tiny | lab | test-vllm
 PYTHON ?= python3
 VENV = .venv
 RUN = $(VENV)/bin/python
 PIP = $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo demo-trained test test-sandbox test-train test-files lint lint-train live bench record cassettes minigaia results record-results test-cgroup train-tiny lab test-vllm clean
+.PHONY: demo demo-trained test test-sandbox test-train test-files test-inspect lint lint-train live bench record cassettes minigaia results record-results test-cgroup train-tiny lab test-vllm clean
 
 NEW_ENOUGH = $(shell $(PYTHON) -c "import sys; print(sys.version_info >= (3, 11))")
 
@@ -31,6 +31,10 @@ $(VENV)/files: $(VENV)/dev
 	$(PIP) -e '.[files]'
 	touch $@
 
+$(VENV)/inspect: $(VENV)/run pyproject.toml
+	$(PIP) -e '.[inspect,test]'
+	touch $@
+
 demo: $(VENV)/run  ## the case study, offline: replays a recorded run
 	$(RUN) orchestra_min.py --replay fixtures/runs/equinox
 
@@ -48,6 +52,9 @@ test-train: $(VENV)/train  ## the tests of training, with those that need torch
 
 test-files: $(VENV)/files  ## the tests of tables, documents and archives, with those of office documents
 	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -rs tests/tools/test_file.py tests/test_files.py
+
+test-inspect: $(VENV)/inspect  ## the methods as a solver of Inspect, with the real library
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -rs tests/test_inspect.py
 
 lint: $(VENV)/dev
 	$(RUN) -m ruff check .

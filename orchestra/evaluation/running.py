@@ -18,7 +18,6 @@ from orchestra.evaluation.answering import Plan
 from orchestra.evaluation.choosing import bare, chosen, redacted, repeated
 from orchestra.evaluation.executors import executor_at
 from orchestra.evaluation.progress import Progress, tell
-from orchestra.evaluation.questions import Question
 from orchestra.evaluation.sweep import Budget, sweep
 from orchestra.evaluation.sweep_folder import MOST_REPEATS, earlier_rows, earlier_sweep
 from orchestra.evaluation.workers import Workers
@@ -75,7 +74,13 @@ def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
     asked = chosen(a, questions.load(a.data, a.media))
     if a.bare:
         asked = bare(asked)
-    plan = _plan(a, of_run, asked)
+    plan = plan_of(a.out, of_run, a.budget)
+    if a.world:
+        from orchestra.minigaia.agent import check
+
+        check(plan.options.method, asked)
+    reuse = earlier_sweep(a.reuse) if a.reuse else None
+    plan = replace(plan, world=a.world, reuse=reuse)
     redact = redact_of(plan.pool, plan.options.more)
     asked = repeated(redacted(asked, redact.text), a.repeat or 1)
     with executor_at(a.executor or "") as executor:
@@ -103,23 +108,12 @@ def check_flags(a: argparse.Namespace) -> None:
         raise ConfigError(f"--reuse {a.reuse}: is this sweep; give another --out")
 
 
-def _plan(
-    a: argparse.Namespace, of_run: argparse.Namespace, asked: Sequence[Question]
+def plan_of(
+    out: Path, of_run: argparse.Namespace, budget_usd: float | None = None
 ) -> Plan:
-    """The models and options of the sweep. Raises ConfigError."""
+    """The models and options of a sweep into OUT. Raises ConfigError, EndpointError."""
     options = _with_defaults(of_run.options)
-    pool = checked_pool(of_run.backends, of_run.model, a.budget)
-    if a.world:
-        from orchestra.minigaia.agent import check
-
-        check(options.method, asked)
-    return Plan(
-        a.out,
-        pool,
-        options,
-        world=a.world,
-        reuse=earlier_sweep(a.reuse) if a.reuse else None,
-    )
+    return Plan(out, checked_pool(of_run.backends, of_run.model, budget_usd), options)
 
 
 def _with_defaults(options: Options) -> Options:
