@@ -92,10 +92,10 @@ cassettes: $(VENV)/dev $(VENV)/local  ## record tests/cassettes/ again; needs wh
 minigaia: $(VENV)/run  ## make fixtures/minigaia again; needs espeak-ng
 	$(RUN) -m fixtures.make_minigaia
 
-results: $(VENV)/run  ## replay the recorded sweeps of fixtures/results offline and print the tables of docs/RESULTS.md
+results: $(VENV)/run  ## unpack the sweeps of fixtures/results, replay every run offline and print the tables of docs/RESULTS.md
 	$(RUN) -m fixtures.results
 
-record-results: $(VENV)/local  ## record them, or what is missing; see fixtures/README.md; make record-results ARGS="--tasks 12"
+record-results: $(VENV)/local  ## record them, or what is missing; see fixtures/README.md; make record-results ARGS="--server 'COMMAND'"
 	$(RUN) -m fixtures.results record $(ARGS)
 
 test-cgroup: $(VENV)/dev  ## the cgroup of the sandbox in a kernel of its own; needs user-mode-linux

@@ -116,7 +116,7 @@ def row_of(method: str, counts: Counter[str]) -> dict[str, object]:
 
 def sweep(method: str, asked: dict[str, Question], folder: Path) -> Counter[str]:
     """All runs of a recorded sweep, made again with the edited prompt."""
-    runs = sorted((results.RESULTS / method / "runs").iterdir())
+    runs = sorted((folder / "recorded" / method / "runs").iterdir())
     server = stand_in.server(0, runs)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     total: Counter[str] = Counter()
@@ -141,6 +141,7 @@ def main(methods: list[str]) -> None:
         results.serving(command, f"http://127.0.0.1:{PORT}"),
         tempfile.TemporaryDirectory() as folder,
     ):
+        results.unpack(results.PACKED, Path(folder) / "recorded")
         for method in methods or EDITS:
             counts = sweep(method, asked, Path(folder))
             all_runs += counts

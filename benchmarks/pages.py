@@ -18,8 +18,9 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from common import ROOT
+import common  # noqa: F401, puts the program on the path
 
+from fixtures import results
 from orchestra.kernel.memory import compress
 from orchestra.kernel.vocabulary import Evidence, Task
 from orchestra.report import command as report
@@ -61,9 +62,8 @@ def long_run(folder: Path) -> None:
 
 
 def many_runs(folder: Path) -> None:
-    recorded = sorted(
-        file.parent for file in (ROOT / "fixtures/results").glob("*/runs/*/run.json")
-    )
+    results.unpack(results.PACKED, packed := folder.with_name("recorded"))
+    recorded = sorted(file.parent for file in packed.glob("*/runs/*/run.json"))
     for n, run in zip(range(RUNS), itertools.cycle(recorded), strict=False):
         shutil.copytree(run, folder / f"{n:04}", ignore=shutil.ignore_patterns("media"))
     print(f"a folder of {RUNS} runs")

@@ -3,6 +3,7 @@ one in a process with limits. benchmarks/mutated_folders.py makes thousands of t
 """
 
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -13,6 +14,7 @@ import signal
 import socket
 import stat
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -78,7 +80,7 @@ def make(folder, chance):
     if kind == "run":
         shutil.copytree(ROOT / "fixtures/runs" / chance.choice(RUNS), folder / "run")
         return kind
-    sweep, source = folder / "react", ROOT / "fixtures/results/react"
+    sweep, source = folder / "react", recorded_sweep()
     lines = (source / "rows.jsonl").read_text().splitlines()[:KEPT]
     sweep.mkdir()
     shutil.copy(source / "sweep.json", sweep)
@@ -88,11 +90,19 @@ def make(folder, chance):
     return kind
 
 
+@functools.cache
+def recorded_sweep():
+    from fixtures import results
+
+    results.unpack(results.PACKED, out := Path(tempfile.mkdtemp()))
+    return out / "react"
+
+
 def commands(folder, kind):
     """The commands that read it."""
     if kind == "sweep":
         return (
-            ["evaluate", "report", folder / "react"], ["results", "--results", folder], ["report", folder], ["report", folder / "react"],
+            ["evaluate", "report", folder / "react"], ["report", folder], ["report", folder / "react"],
             ["runs", folder / "react/runs"], *(["report", run] for run in sorted(folder.glob("react/runs/*"))[:1]),
         )  # fmt: skip
     run = folder / "run"
@@ -343,10 +353,6 @@ def _in_child(argv, output):
 
 
 def _main(argv):
-    if argv[0] == "results":
-        from fixtures import results
-
-        return results.main(argv[1:])
     if argv[0] == "examples":
         from orchestra.training import examples
 

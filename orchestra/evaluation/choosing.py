@@ -1,6 +1,4 @@
-"""Which questions of a file a sweep asks, and how: --ids, --level, --category, --limit, --repeat
-and --bare.
-"""
+"""Which questions of a file a sweep asks: --ids, --level, --category, --limit and --repeat."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ from pathlib import Path
 from orchestra import methods as shipped
 from orchestra.command import terminal
 from orchestra.evaluation.questions import Question
-from orchestra.kernel.prompts import say
 from orchestra.kernel.vocabulary import ConfigError
 
 
@@ -68,21 +65,12 @@ def repeated(asked: Iterable[Question], repeats: int) -> list[Question]:
     ]
 
 
-def bare(asked: Iterable[Question]) -> list[Question]:
-    """Each question with a line that asks for nothing but the answer."""
-    line = say("evaluation/notes", "bare")
-    return [
-        q.model_copy(update={"question": f"{q.question}\n{line}", "shown": q.question})
-        for q in asked
-    ]
-
-
 def redacted(asked: Iterable[Question], redact: Callable[[str], str]) -> list[Question]:
     """The questions as rows and the judge's tape have them: answers and texts without secrets."""
     kept = []
     for q in asked:
         answer, *also = [redact(text) for text in q.accepted]
-        shown = redact(q.shown or q.question)
+        shown = redact(q.question)
         without = {"answer": answer, "also": tuple(also), "shown": shown}
         kept.append(q.model_copy(update=without))
     return kept

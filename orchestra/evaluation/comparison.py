@@ -5,7 +5,7 @@ the questions that both answered, with intervals and a test.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -13,27 +13,23 @@ from typing import Any, NamedTuple, TypedDict
 from orchestra.evaluation.figures import (
     Figures,
     by_question,
-    costs_usd,
     figures,
     is_done,
     is_right,
-    latencies_s,
     pass_at_k,
     share_right,
 )
 from orchestra.evaluation.intervals import (
     Interval,
-    bootstrap,
     holm,
     of_difference,
     sign_flip,
 )
 from orchestra.evaluation.provenance import Settings
-from orchestra.evaluation.questions import QuestionRow, key_of
+from orchestra.evaluation.questions import QuestionRow
 from orchestra.evaluation.sweep_folder import (
     SCORERS,
     has_score,
-    name_of,
     scored_rows,
     settings_of,
 )
@@ -59,31 +55,12 @@ class Pair(TypedDict):
     interval: Interval
     p: float  # exact: McNemar's without repeats
     p_holm: float  # after Holm's correction over all pairs
-    cost_usd: float | None  # the mean difference of a question
-    cost_interval_usd: Interval | None
-    latency_s: float | None
-    latency_interval_s: Interval | None
-
-
-class Variation(TypedDict):
-    """A sweep that reused another one, on their `n` common questions that both answered."""
-
-    new: str
-    old: str
-    n: int
-    changed: int  # answers
-    newly_right: int
-    newly_wrong: int
-    reused: float  # the share of the calls of models
-    saved_usd: float | None
 
 
 class Sweep(NamedTuple):
-    """A sweep that is compared, and the name of the one that it reused."""
+    """A sweep that is compared."""
 
     name: str
-    folder: str
-    reuse: str | None
     rows: list[QuestionRow]
 
 
@@ -106,19 +83,12 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
         methods[name] = method_row(
             rows, (score, second), scores, asked_in(settings, rows)
         )
-        read.append(Sweep(name, name_of(folder), settings.get("reuse"), rows))
-    variations = [
-        varied(new, old, score)
-        for new in read
-        for old in read
-        if new is not old and new.reuse == old.folder
-    ]
+        read.append(Sweep(name, rows))
     return {
         "score": score,
         "second": second,
         "methods": methods,
         "pairs": [*compared_pairs(read, score), *compared_pairs(read, second)],
-        "variations": variations,
     }
 
 
@@ -164,11 +134,15 @@ def method_row(
     done = [row for row in rows if is_done(row)]
     answered = [row for row in done if row["answer"].strip()]
     fallbacks = sum(bool(row.get("fallback")) for row in answered)
+    calls = sum(row["calls"] for row in done)
+    reused = sum(row.get("reused_calls", 0) for row in done)
     found: MethodRow = {
         "asked": asked,
         "answered": len(answered),
         "fallback": fallbacks / len(answered) if answered else 0.0,
         "unfinished": asked - len(done),
+        "reused": reused / calls if calls else 0.0,  # the share of the calls
+        "saved_usd": add_usd(*(row.get("saved_usd", 0.0) for row in done)),
         "overall": figures(rows, *shown),
         "pass_at": pass_at_k(rows, shown[0]),
     }
@@ -217,8 +191,6 @@ def compared(a: Sweep, b: Sweep, score: str) -> Pair:
     in_a = [shares_a[name] for name in names]
     in_b = [shares_b[name] for name in names]
     repeats = _common_multiple(rows_a, rows_b)
-    costs = _differences(costs_usd(_done(rows_a)), costs_usd(_done(rows_b)))
-    times = _differences(latencies_s(_done(rows_a)), latencies_s(_done(rows_b)))
     return {
         "score": score,
         "a": a.name,
@@ -230,10 +202,6 @@ def compared(a: Sweep, b: Sweep, score: str) -> Pair:
         "interval": of_difference(in_a, in_b) if names else (-1.0, 1.0),
         "p": sign_flip([round(d * repeats) for d in differences]),
         "p_holm": 1.0,
-        "cost_usd": sum(costs) / len(costs) if costs else None,
-        "cost_interval_usd": bootstrap(costs) if costs else None,
-        "latency_s": sum(times) / len(times) if times else None,
-        "latency_interval_s": bootstrap(times) if times else None,
     }
 
 
@@ -248,49 +216,7 @@ def _common(
     return [r for r in a if r["id"] in same], [r for r in b if r["id"] in same]
 
 
-def _done(rows: Iterable[QuestionRow]) -> list[QuestionRow]:
-    return [row for row in rows if is_done(row)]
-
-
 def _common_multiple(*sweeps: Iterable[QuestionRow]) -> int:
     """With shares times this, every difference of two shares is a whole number."""
     sizes = {len(rows) for sweep in sweeps for rows in by_question(sweep).values()}
     return math.lcm(*sizes)
-
-
-def _differences(
-    a: Mapping[str, float | None] | Mapping[str, float],
-    b: Mapping[str, float | None] | Mapping[str, float],
-) -> list[float]:
-    """a minus b for each question that both know; [] if a cost is unknown."""
-    found: list[float] = []
-    for name in a:
-        if name not in b:
-            continue
-        x, y = a[name], b[name]
-        if x is None or y is None:
-            return []
-        found.append(x - y)
-    return found
-
-
-# ---- a sweep that reused another one -------------------------------------------------------------
-
-
-def varied(new: Sweep, old: Sweep, score: str) -> Variation:
-    """What a sweep changed of the one that it reused."""
-    before = {(key_of(row), row.get("right")): row for row in old.rows}
-    pairs = [(before.get((key_of(row), row.get("right"))), row) for row in new.rows]
-    both = [(a, b) for a, b in pairs if a and is_done(a) and is_done(b)]
-    calls = sum(b["calls"] for _, b in both)
-    reused = sum(b.get("reused_calls", 0) for _, b in both)
-    return {
-        "new": new.name,
-        "old": old.name,
-        "n": len(both),
-        "changed": sum(a["answer"] != b["answer"] for a, b in both),
-        "newly_right": sum(is_right(b, score) > is_right(a, score) for a, b in both),
-        "newly_wrong": sum(is_right(b, score) < is_right(a, score) for a, b in both),
-        "reused": reused / calls if calls else 0.0,
-        "saved_usd": add_usd(*(b.get("saved_usd", 0.0) for _, b in both)),
-    }

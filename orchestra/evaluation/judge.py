@@ -1,8 +1,8 @@
-"""A language model as judge: it reads the question, the right answer and the given one, and replies
-Correct or Incorrect.
+"""A language model reads an answer.
 
-    judge      our prompt: another form of the right answer is right, too
-    omnigaia   OmniGAIA's own rule, as its released evaluation has it
+judge      Correct or Incorrect, by our prompt: another form of the right answer is right, too
+omnigaia   Correct or Incorrect, by OmniGAIA's own rule, as its released evaluation has it
+bare       the answer alone, without a sentence around it. It does not see the right answer
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestra.evaluation.scores import exact
 from orchestra.kernel.chat import Chat
 from orchestra.kernel.folder import write_whole
 from orchestra.kernel.money import Purse
@@ -51,7 +50,8 @@ class Rule:
     prompt: str
     tape: str
     attempts: int
-    read: Callable[[str], bool | None]
+    read: Callable[[str], bool | str | None]
+    temperature: float | None = None
 
 
 # Differences of `omnigaia` from the released evaluation:
@@ -60,6 +60,7 @@ class Rule:
 RULES = {
     "judge": Rule("evaluation/judge.md", "judge.jsonl", 2, one_word),
     "omnigaia": Rule("evaluation/omnigaia.md", "omnigaia.jsonl", 3, named),
+    "bare": Rule("evaluation/bare.md", "bare.jsonl", 1, str.strip, temperature=0.0),
 }
 
 
@@ -82,15 +83,10 @@ def verdict(
     judge: Backend,
     chat: Chat,
     purse: Purse,
-) -> bool | None:
-    """Whether a language model judges the answer to be one of those accepted; None if no reply was
-    usable. An exact or empty answer needs no call. Raises EndpointError, and BudgetExceeded if the
-    purse cannot pay for the call.
+) -> bool | str | None:
+    """What a language model finds in an answer; None if no reply was usable. Raises EndpointError,
+    and BudgetExceeded if the purse cannot pay for the call.
     """
-    if not given:
-        return False
-    if exact(given, accepted):
-        return True
     prompt = render(
         rule.prompt,
         question=fenced(question),
@@ -100,7 +96,8 @@ def verdict(
     messages = [{"role": "user", "content": prompt}]
     for attempt in range(1, rule.attempts + 1):
         with chat.tape.call("judge", f"a{attempt}"):
-            reply = chat(judge, messages, purse).text
+            temperature = rule.temperature
+            reply = chat(judge, messages, purse, temperature=temperature).text
         found = rule.read(after_thinking(reply))
         if found is not None:
             return found

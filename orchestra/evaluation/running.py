@@ -15,7 +15,7 @@ from orchestra.command.names import objects, redact_of
 from orchestra.command.redact import Redact
 from orchestra.evaluation import gaia, questions
 from orchestra.evaluation.answering import Plan
-from orchestra.evaluation.choosing import bare, chosen, redacted, repeated
+from orchestra.evaluation.choosing import chosen, redacted, repeated
 from orchestra.evaluation.executors import executor_at
 from orchestra.evaluation.progress import Progress, tell
 from orchestra.evaluation.sweep import Budget, sweep
@@ -51,7 +51,6 @@ FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
 }
 REQUIRED = "data", "out"
 SWITCHES = {
-    "bare": "add a line to each question that asks for nothing but the answer",
     "world": "MiniGAIA: sub-agents are not models",
     "extend": "ask more questions or repeats than the sweep in OUT did",
 }
@@ -72,8 +71,6 @@ def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
     workers = Workers(a.workers or "auto")
     a.data = gaia.data_file(a.data)
     asked = chosen(a, questions.load(a.data, a.media))
-    if a.bare:
-        asked = bare(asked)
     plan = plan_of(a.out, of_run, a.budget)
     if a.world:
         from orchestra.minigaia.agent import check

@@ -93,6 +93,9 @@ def _summary(scorer: str, scored: Sequence[ScoreRow]) -> str:
     right = sum(row["score"] is True for row in scored)
     missing = sum(row["score"] is None for row in scored)
     found = f"{scorer}: {right} of {len(scored)} answers right"
+    if scorer == "bare":
+        changed = sum(row["score"] != row["answer"] for row in scored)
+        found = f"bare: {changed} of {len(scored)} answers had words around them"
     if missing:
         reasons = [row["why"] for row in scored if row["score"] is None]
         found = f"{found}, {missing} without a verdict ({printable(reasons[0])[:200]})"
@@ -141,7 +144,7 @@ class _Judging:
     def scored(self, row: QuestionRow) -> ScoreRow:
         purse = Purse()  # the ledger has the limit of all verdicts
         why = "the judge replied neither Correct nor Incorrect"
-        found: bool | None = None
+        found: bool | str | None = None
         try:
             found = self._verdict(row, purse)
         except (EndpointError, BudgetExceeded) as error:
@@ -156,12 +159,16 @@ class _Judging:
             **({"why": why} if found is None else {}),
         )
 
-    def _verdict(self, row: QuestionRow, purse: Purse) -> bool | None:
-        """Raises EndpointError, BudgetExceeded, ConfigError."""
+    def _verdict(self, row: QuestionRow, purse: Purse) -> bool | str | None:
+        """An empty answer needs no call, nor an exact one to be right. Raises EndpointError,
+        BudgetExceeded, ConfigError.
+        """
         rule = RULES[self.scorer]
         given = row["answer"].strip()
         accepted = accepted_of(row)
-        if not given or exact(given, accepted):  # needs no tape
+        if self.scorer == "bare" and not given:
+            return given
+        if self.scorer != "bare" and (not given or exact(given, accepted)):
             return bool(given)
         question = _question_of(row, self.runs)
         file = self.runs / row["run"] / rule.tape

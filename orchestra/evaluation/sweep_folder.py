@@ -38,7 +38,7 @@ from orchestra.kernel.vocabulary import ConfigError
 
 MAX_BYTES = 128 << 20  # of a file of a sweep
 MOST_REPEATS = 1000
-SCORERS = *RULES, *judge.RULES
+SCORERS = *RULES, "judge", "omnigaia"
 PLAIN_NAME = r"^[^/\x00]*[^/\x00.][^/\x00]*$"  # of a folder: a path cannot lead out
 OF_AN_ANSWER = "answer", "cost_usd", "latency_s", "calls", "resumed"
 Figure = Annotated[FiniteFloat, Field(ge=0, lt=1e12)]
@@ -89,7 +89,7 @@ class _ScoreRow(TypedDict):
     repeat: Repeat
     run: Name
     answer: str
-    score: bool | None
+    score: bool | str | None
     cost_usd: Figure | None
 
 
@@ -125,19 +125,20 @@ def newest(rows: Iterable[QuestionRow]) -> dict[Key, QuestionRow]:
 
 
 def scored_rows(folder: Path) -> dict[Key, QuestionRow]:
-    """The valid rows of a sweep, scored by each rule, and with the verdicts of `evaluate score`.
-    Raises ConfigError.
+    """The valid rows of a sweep, scored by each rule, and with what `evaluate score` found. Where
+    it found bare answers, these are scored. Raises ConfigError.
     """
     rows = newest(rows_of(folder))
-    for row in rows.values():
-        if row["status"] == "done":
-            row |= scores_of(row["answer"], accepted_of(row), row.get("question", ""))
     for scorer in judge.RULES:
         for found in score_rows(folder, scorer):
             row = rows.get(key_of(found), {})
             same = [row.get(key) == found[key] for key in ("run", "answer")]
             if all(same) and row["status"] == "done":  # else it was answered again
                 row[scorer] = found["score"]
+    for row in rows.values():
+        if row["status"] == "done":
+            given = row.get("bare") or row["answer"]
+            row |= scores_of(given, accepted_of(row), row.get("question", ""))
     return rows
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from orchestra.command import terminal
 from orchestra.command.runs import table
 from orchestra.command.terminal import usd
-from orchestra.evaluation.comparison import PARTS, MethodRow, Pair, Variation
+from orchestra.evaluation.comparison import PARTS, MethodRow, Pair
 from orchestra.evaluation.figures import Figures
 from orchestra.evaluation.intervals import Interval
 from orchestra.evaluation.sweep_folder import SCORERS
@@ -37,8 +37,6 @@ def _tables(found: Mapping[str, Any]) -> Iterator[str]:
         yield _pass_at(methods)
     if found["pairs"]:
         yield _pairs(found["pairs"])
-    if found["variations"]:
-        yield _variations(found["variations"])
 
 
 # ---- accuracy by level and category --------------------------------------------------------------
@@ -106,7 +104,9 @@ def _outcomes(methods: Mapping[str, MethodRow]) -> str:
 
 
 def _costs(methods: Mapping[str, MethodRow]) -> str:
-    """A row for each method: what a question costs and how long it takes."""
+    """A row for each method: what a question costs and how long it takes; which share of the calls
+    was reused, and what that saved.
+    """
     rows = []
     for name, method in methods.items():
         found = method["overall"]
@@ -116,8 +116,13 @@ def _costs(methods: Mapping[str, MethodRow]) -> str:
         latency = _with_interval(
             found["latency_s"], found["latency_interval_s"], "{:.1f} s", "{:.1f}"
         )
-        rows.append({"method": name, "mean_cost": cost, "median_latency": latency})
-    return table("method mean_cost median_latency", rows, WIDTH)
+        cells = {"mean_cost": cost, "median_latency": latency}
+        cells |= {
+            "reused": f"{100 * method['reused']:.0f} %",
+            "saved": usd(method["saved_usd"]),
+        }
+        rows.append({"method": name, **cells})
+    return table("method mean_cost median_latency reused saved", rows, WIDTH)
 
 
 def _with_interval(
@@ -149,29 +154,11 @@ def _pass_at(methods: Mapping[str, MethodRow]) -> str:
 
 
 def _pairs(pairs: Iterable[Pair]) -> str:
-    """A row for each pair of methods: a minus b, in percentage points, USD and seconds."""
+    """A row for each pair of methods: a minus b, in percentage points."""
     rows = []
     for pair in pairs:
         low, high = pair["interval"]
         difference = f"{100 * pair['difference']:+.1f}"
         accuracy = f"{difference} [{100 * low:+.1f}, {100 * high:+.1f}]"
-        more = pair["cost_usd"], pair["cost_interval_usd"]
-        unknown = "unknown" if pair["n"] else "-"
-        cost = _with_interval(*more, "{:+.4f}", "{:+.4f}", unknown)
-        latency = _with_interval(
-            pair["latency_s"], pair["latency_interval_s"], "{:+.1f}", "{:+.1f}"
-        )
-        differences = {"a-b": accuracy, "cost_a-b": cost, "seconds_a-b": latency}
-        rows.append({**pair, **differences})
-    columns = "score a b n only_a only_b a-b p p_holm cost_a-b seconds_a-b"
-    return table(columns, rows, WIDTH)
-
-
-def _variations(found: Iterable[Variation]) -> str:
-    """A row for each sweep with --reuse: what it changed, and what it did not pay again."""
-    rows = []
-    for v in found:
-        cells = {"reused": f"{100 * v['reused']:.0f} %", "saved": usd(v["saved_usd"])}
-        rows.append({**v, **cells})
-    columns = "new old n changed newly_right newly_wrong reused saved"
-    return table(columns, rows, WIDTH)
+        rows.append({**pair, "a-b": accuracy})
+    return table("score a b n only_a only_b a-b p p_holm", rows, WIDTH)
