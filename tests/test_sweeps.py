@@ -411,5 +411,23 @@ def test_two_methods_differ_by_an_interval_and_a_corrected_p(sweep, tmp_path, ev
     assert first["difference"] == 0.5 and 0.2 < first["interval"][0] < 0.5 < first["interval"][1]
     assert first["p"] == pytest.approx(2**-14) and first["p_holm"] == pytest.approx(2 * 2**-14)
     assert second["p_holm"] == pytest.approx(3 * second["p"])
-    assert third["latency_interval_s"][0] <= third["latency_s"] <= third["latency_interval_s"][1]
+    assert third["only_a"] == 15 and third["p"] == pytest.approx(2**-14)
     assert "+50.0 [" in evaluated("report", *folders)[1]
+
+
+def test_a_bare_answer_is_what_the_rules_score(sweep, tmp_path, evaluated):
+    """The model that takes the answer out of a sentence does not see the right one."""
+    sweep.respond = lambda r: "Paris" if r["model"] == "b" else finish("The capital is Paris.")
+    asked = [{"question": "What is the capital?", "answer": "Paris"}]
+    (tmp_path / "data.json").write_text(json.dumps(asked))
+    _, rows = sweep(count=0)
+    assert [rows["1"][rule] for rule in ("exact", "gaia", "match")] == [False] * 3
+    flags = "score", tmp_path / "out", "--scorer", "bare", "--judge", "b"
+    assert "bare: 1 of 1 answers had words around them" in evaluated(*flags)[1]
+    (read,) = [last_text(r) for r in sweep.requests if r["model"] == "b"]
+    assert "The capital is Paris." in read and read.count("Paris") == 1
+    row = scored_rows(tmp_path / "out")["1", 1]
+    assert (row["answer"], row["bare"]) == ("The capital is Paris.", "Paris")
+    assert [row[rule] for rule in ("exact", "gaia", "match")] == [True] * 3
+    before = len(sweep.requests)
+    assert evaluated(*flags)[0] == 0 and len(sweep.requests) == before

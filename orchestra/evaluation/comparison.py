@@ -5,7 +5,7 @@ the questions that both answered, with intervals and a test.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -76,9 +76,7 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
     read: list[Sweep] = []
     for folder, settings in sweeps:
         rows = _rows_with_scores(folder)
-        name = _in_one_word(f"{settings['method']}/{settings['model']}")
-        if name in methods:
-            name = _in_one_word(f"{name}/{folder}")
+        name = _name_of(folder, settings, methods)
         scores = [key for key in SCORERS if has_score(folder, key)]
         methods[name] = method_row(
             rows, (score, second), scores, asked_in(settings, rows)
@@ -111,9 +109,13 @@ def _rows_with_scores(folder: Path) -> list[QuestionRow]:
     return list(rows.values())
 
 
-def _in_one_word(name: str) -> str:
-    """As the name of a column, which has no spaces."""
-    return "_".join(name.split())
+def _name_of(folder: Path, settings: Settings, others: Container[str]) -> str:
+    """Method and model of a sweep; its folder too, where another has the same. It is the name of a
+    column, so it has no spaces.
+    """
+    name = f"{settings['method'].rpartition(':')[2]}/{settings['model']}"
+    tries = name, f"{name}/{folder.name}", f"{name}/{folder}"
+    return next("_".join(text.split()) for text in tries if text not in others)
 
 
 def asked_in(settings: Settings, rows: Sequence[QuestionRow]) -> int:
@@ -141,6 +143,8 @@ def method_row(
         "answered": len(answered),
         "fallback": fallbacks / len(answered) if answered else 0.0,
         "unfinished": asked - len(done),
+        "calls": calls / len(done) if done else 0.0,  # of a question
+        "tokens": sum(row["tokens"] for row in done) / len(done) if done else 0.0,
         "reused": reused / calls if calls else 0.0,  # the share of the calls
         "saved_usd": add_usd(*(row.get("saved_usd", 0.0) for row in done)),
         "overall": figures(rows, *shown),

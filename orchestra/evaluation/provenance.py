@@ -123,29 +123,21 @@ def difference(stored: Settings, now: Settings, extend: bool) -> str:
         return "the version of the program that began it"
     for key in sorted(now, key=lambda key: key in COMPARED_LAST):
         was, value = stored.get(key), now[key]
-        if was == value or key in NOT_COMPARED or _is_extended(key, was, value, extend):
-            continue
-        if isinstance(was, dict) and isinstance(value, dict):
+        is_extended = extend and was is not None and _is_more(key, was, value)
+        if was != value and key not in NOT_COMPARED and not is_extended:
             return f"{key} ({_changed(was, value)})"
-        return f"{key} ({_in_short(was)}, now {_in_short(value)})"
     return ""
 
 
-def _is_extended(key: str, was: Any, value: Any, extend: bool) -> bool:
-    if not extend or was is None:
-        return False
+def _is_more(key: str, was: Any, value: Any) -> bool:
     if key == "repeat":
         return bool(value > was)
     return key == "questions" and was.items() <= value.items()
 
 
-def _changed(was: Mapping[str, Any], value: Mapping[str, Any]) -> str:
-    """The first entry of a mapping that differs, and how many do."""
+def _changed(was: Any, value: Any) -> str:
+    """What differs, in short: of a mapping the first entry, and how many there are."""
+    if not (isinstance(was, dict) and isinstance(value, dict)):
+        return f"{json.dumps(was)[:40]}, now {json.dumps(value)[:40]}"
     found = [name for name in {**value, **was} if was.get(name) != value.get(name)]
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f"{found[0]!r}{more}"
-
-
-def _in_short(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 40 else f"{text[:40]}..."
+    return f"{found[0]!r}" + (f" and {len(found) - 1} more" if found[1:] else "")

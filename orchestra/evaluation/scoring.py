@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -23,11 +23,10 @@ from orchestra.command.redact import Redact
 from orchestra.command.terminal import printable, usd
 from orchestra.evaluation.executors import MOST
 from orchestra.evaluation.judge import RULES, forget_budget, judge_of, verdict
-from orchestra.evaluation.questions import Key, QuestionRow, accepted_of, key_of
+from orchestra.evaluation.questions import QuestionRow, accepted_of, key_of
 from orchestra.evaluation.running import checked_pool
 from orchestra.evaluation.scores import exact
 from orchestra.evaluation.sweep_folder import (
-    earlier_sweep,
     newest,
     rows_of,
     scores_file,
@@ -36,7 +35,7 @@ from orchestra.evaluation.sweep_folder import (
 from orchestra.kernel.chat import Chat
 from orchestra.kernel.folder import read_manifest, write_whole
 from orchestra.kernel.money import DEFAULT_OUTPUT_TOKENS, Ledger, Purse, add_usd
-from orchestra.kernel.tape import Answer, Exchange, Source, Tape, exchanges
+from orchestra.kernel.tape import Tape
 from orchestra.kernel.vocabulary import (
     Backend,
     BudgetExceeded,
@@ -48,7 +47,10 @@ GRACE_S = 2.0  # after Ctrl-C: how long calls in flight may take to reach their 
 ScoreRow = dict[str, Any]  # a line of scores/SCORER.jsonl
 FLAGS: dict[str, dict[str, Any]] = {  # of `score`
     "scorer": {"choices": RULES, "default": "judge", "help": "the rule (judge)"},
-    "judge": {"required": True, "help": "a backend, or another model at the endpoint"},
+    "judge": {
+        "required": True,
+        "help": "the model: a backend, or another one at the endpoint",
+    },
     "reuse": {
         "type": Path,
         "help": "another sweep: take its verdicts on equal answers",
@@ -138,7 +140,6 @@ class _Judging:
     ledger: Ledger
     timeout_s: float
     patience_s: float
-    earlier: Mapping[Key, Path]  # the runs of the sweep of --reuse
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def scored(self, row: QuestionRow) -> ScoreRow:
@@ -164,7 +165,7 @@ class _Judging:
         BudgetExceeded, ConfigError.
         """
         rule = RULES[self.scorer]
-        given = row["answer"].strip()
+        given: str = row["answer"].strip()
         accepted = accepted_of(row)
         if self.scorer == "bare" and not given:
             return given
@@ -174,9 +175,8 @@ class _Judging:
         file = self.runs / row["run"] / rule.tape
         forget_budget(file)
         redact = Redact([self.judge.api_key_env])
-        earlier = self.earlier.get(key_of(row))
-        sources = [answers_of_judge(earlier, rule.tape)] if earlier else []
-        with closing(Tape(file, "resume", sources, redact, self.cancelled)) as tape:
+        tape = Tape(file, "resume", redact=redact, cancelled=self.cancelled)
+        with closing(tape):
             chat = Chat(tape, self.ledger, self.timeout_s, self.patience_s)
             return verdict(rule, question, accepted, given, self.judge, chat, purse)
 
@@ -194,17 +194,7 @@ def _judging(a: argparse.Namespace) -> _Judging:
         ledger=Ledger(a.budget),
         timeout_s=a.timeout,
         patience_s=a.patience,
-        earlier=earlier_sweep(a.reuse).runs if a.reuse else {},
     )
-
-
-def answers_of_judge(run: Path, tape: str) -> Source:
-    """The answers of the judge of another run."""
-    found: dict[tuple[str, str], Exchange] = {}
-    for exchange in exchanges(run / tape):
-        if isinstance(exchange.outcome, Answer):
-            found[exchange.call, exchange.key] = replace(exchange, reused=run.name)
-    return lambda kind, call, key, times: found.get((call, key))
 
 
 def _by_judge(

@@ -40,7 +40,7 @@ MAX_BYTES = 128 << 20  # of a file of a sweep
 MOST_REPEATS = 1000
 SCORERS = *RULES, "judge", "omnigaia"
 PLAIN_NAME = r"^[^/\x00]*[^/\x00.][^/\x00]*$"  # of a folder: a path cannot lead out
-OF_AN_ANSWER = "answer", "cost_usd", "latency_s", "calls", "resumed"
+OF_AN_ANSWER = "answer", "cost_usd", "latency_s", "calls", "tokens", "resumed"
 Figure = Annotated[FiniteFloat, Field(ge=0, lt=1e12)]
 Repeat = Annotated[int, Field(ge=1, le=MOST_REPEATS)]
 Name = Annotated[str, Field(pattern=PLAIN_NAME)]
@@ -75,6 +75,7 @@ class _Row(TypedDict):
     paid_usd: NotRequired[Figure | None]
     latency_s: NotRequired[Figure]
     calls: NotRequired[Figure]
+    tokens: NotRequired[Figure]
     resumed: NotRequired[bool]
     fallback: NotRequired[bool]
     reused_calls: NotRequired[Figure]

@@ -104,7 +104,7 @@ def _outcomes(methods: Mapping[str, MethodRow]) -> str:
 
 
 def _costs(methods: Mapping[str, MethodRow]) -> str:
-    """A row for each method: what a question costs and how long it takes; which share of the calls
+    """A row for each method: calls, tokens, cost and time of a question, which share of the calls
     was reused, and what that saved.
     """
     rows = []
@@ -118,11 +118,15 @@ def _costs(methods: Mapping[str, MethodRow]) -> str:
         )
         cells = {"mean_cost": cost, "median_latency": latency}
         cells |= {
+            "calls": f"{method['calls']:.1f}",
+            "tokens": f"{method['tokens']:,.0f}",
             "reused": f"{100 * method['reused']:.0f} %",
             "saved": usd(method["saved_usd"]),
         }
         rows.append({"method": name, **cells})
-    return table("method mean_cost median_latency reused saved", rows, WIDTH)
+    return table(
+        "method calls tokens mean_cost median_latency reused saved", rows, WIDTH
+    )
 
 
 def _with_interval(
