@@ -180,3 +180,17 @@ def test_two_runs_are_compared_call_by_call(opened):
     assert page.evaluate("document.querySelector('#right td a').getAttribute('href')").endswith(
         "equinox/index.html#r1/main/a1"
     )
+
+
+def test_the_runs_of_a_folder_share_style_and_script(tmp_path):
+    shutil.copytree(RUNS / "equinox", tmp_path / "a/b")
+    shutil.copytree(RUNS / "lecture", tmp_path / "c")
+    report.write(tmp_path)
+    pages = tmp_path / "report-runs"
+    assert {f.name for f in pages.glob("*.*")} == {"page.css", "page.js"}
+    for name, answer in (("a/b", "2023-09-23"), ("c", "20 minutes")):
+        file = pages / name / "index.html"
+        assert b"<style>" not in file.read_bytes() and b"use strict" not in file.read_bytes()
+        with browser.opened(file.as_uri()) as page:
+            assert answer in text_of(page, "header")
+            assert page.evaluate("getComputedStyle(document.body).margin") == "0px"

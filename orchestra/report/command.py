@@ -20,7 +20,7 @@ from orchestra.command.terminal import tell
 from orchestra.kernel.vocabulary import ConfigError
 from orchestra.report import live, run_data
 from orchestra.report.folder_data import run_folders, scores_in, short_row
-from orchestra.report.page import page
+from orchestra.report.page import page, parts
 from orchestra.report.totals import is_running
 
 FOLLOWED = ("run.json", "tape.jsonl", "trajectory.jsonl", "changes.diff")
@@ -32,11 +32,7 @@ POLL_S = 0.5  # how often it is seen whether a run has ended
 
 def report(folder: Path, media: Path | None = None) -> str:
     """The page of a run folder. `media`: a folder with media that it lacks. Raises ConfigError."""
-    return _page_of(run_data.read(folder), media)
-
-
-def _page_of(run: run_data.Recorded, media: Path | None) -> str:
-    return page(run_data.data_of(run, media))
+    return page(run_data.data_of(run_data.read(folder), media))
 
 
 def write(folder: Path, out: Path | None = None, media: Path | None = None) -> Path:
@@ -62,7 +58,8 @@ def _write_runs(folder: Path, file: Path, media: Path | None) -> str:
         try:
             recorded = run_data.read(run)
             row = short_row(recorded)
-            text = _page_of(recorded, media)
+            above = "../" * len(Path(name).parts)
+            text = page(run_data.data_of(recorded, media), shared=above)
         except (ConfigError, OSError) as error:
             tell(f"left out: {name}: {error}")
             continue
@@ -70,6 +67,8 @@ def _write_runs(folder: Path, file: Path, media: Path | None) -> str:
         _put(pages / place, text, within=file.parent)
         link = f"{quote(os.fsencode(pages.name))}/{quote(os.fsencode(place))}"
         rows.append({**scores.pop(name, {}), **row, "name": name, "page": link})
+    for name, text in parts().items():
+        _put(pages / name, text, within=file.parent)
     for name, scored in scores.items():
         if scored["unfinished"]:
             rows.append({**scored, "name": name, "state": "unfinished"})

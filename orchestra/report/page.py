@@ -1,4 +1,6 @@
-"""The page for a browser: one file with its style, its script and its data."""
+"""The page for a browser: one file with its style, its script and its data. The pages of the runs
+of a folder share files with the first two.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,38 @@ SCRIPTS = ("dom", "timeline", "search", "detail", "run", "runs", "compare", "mai
 
 
 @cache
-def template() -> str:
-    """page.html with its style and its script in it, but without data."""
-    text = (FOLDER / "page.html").read_text(encoding="utf-8")
-    style = (FOLDER / "page.css").read_text(encoding="utf-8")
+def parts() -> dict[str, str]:
+    """The shared files: the style and the script."""
     scripts = [(FOLDER / f"{s}.js").read_text(encoding="utf-8") for s in SCRIPTS]
-    return text.replace("{{STYLE}}", style).replace("{{SCRIPT}}", "\n".join(scripts))
+    style = (FOLDER / "page.css").read_text(encoding="utf-8")
+    return {"page.css": style, "page.js": "\n".join(['"use strict";', *scripts])}
 
 
-def page(data: Mapping[str, Any], live: bool = False) -> str:
+@cache
+def template(shared: str = "") -> str:
+    """page.html with its style and its script in it, but without data. `shared`: where these are
+    files, relative to the page.
+    """
+    text = (FOLDER / "page.html").read_text(encoding="utf-8")
+    style, script = (f"\n{part}\n" for part in parts().values())
+    if shared:
+        text = text.replace(
+            "<style>", f'<link rel="stylesheet" href="{shared}page.css">'
+        )
+        text = text.replace("</style>", "").replace(
+            "<script>", f'<script src="{shared}page.js">'
+        )
+        style = script = ""
+    return text.replace("{{STYLE}}", style).replace("{{SCRIPT}}", script)
+
+
+def page(data: Mapping[str, Any], live: bool = False, shared: str = "") -> str:
     """The page with its data, compressed: no text of a model can become markup or script. `live`:
-    it may ask its server for newer data.
+    it may ask its server for newer data. `shared`: as in `template`.
     """
     head = dict(data)
     texts = head.pop("texts", [])  # shown later: they are long
-    text = template().replace("{{POLICY}}", policy(live))
+    text = template(shared).replace("{{POLICY}}", policy(live, shared))
     text = text.replace("{{DATA}}", packed({**head, "live": live}))
     return text.replace("{{TEXTS}}", packed(texts))
 
@@ -43,17 +62,18 @@ def packed(data: Any) -> str:
     return base64.b64encode(compressed).decode()
 
 
-def policy(live: bool = False) -> str:
+def policy(live: bool = False, shared: str = "") -> str:
     """The Content-Security-Policy of the page: it loads nothing but media, from its data and from
-    the run folder, and runs and applies nothing but its own script and style, known by their hash.
-    A live page may also ask its own server.
+    the run folder, and runs and applies nothing but its own script and style, known by their hash,
+    or files next to it where they are shared. A live page may also ask its own server.
     """
+    own = "'self' file:" if shared else ""
     rules = [
         "default-src 'none'",
         "img-src data: file:",
         "media-src data: file:",
-        f"script-src {_hash_of('script')}",
-        f"style-src {_hash_of('style')}",
+        f"script-src {own or _hash_of('script')}",
+        f"style-src {own or _hash_of('style')}",
         "base-uri 'none'",
         "form-action 'none'",
     ]
