@@ -353,3 +353,19 @@ def test_a_panel_has_no_control_characters_for_a_terminal():
     row = Row("t1 => \x1b]0;x\x07", figures=(), note="\x1b[31m")
     panel = Panel(place="r1", equation="20", title="\x1b[2J", formula="x", numbers="", rows=(row,))
     assert "\x1b" not in text(panel) and "\x07" not in text(panel)
+
+
+def test_the_code_that_computed_an_equation_is_printed_once_asked(capsys):
+    shown = printed(capsys, EQUINOX, "--code", "r1")
+    (line,) = {line for line in shown.splitlines() if line.endswith("# Eq. 5")}
+    number, text = line.strip().split(" ", 1)
+    assert (ROOT / "orchestra/kernel/placing.py").read_text().splitlines()[int(number) - 1] == text
+    assert "# Eq. 5" not in printed(capsys, EQUINOX, "r1")
+
+
+def test_a_chosen_model_that_cannot_see_has_a_tool_that_sees(capsys):
+    shown = printed(capsys, EQUINOX, "r1")
+    assert "its tool sees the picture" in shown and "its tool hears the sound" in shown
+    assert "cannot see" not in shown and "1 USD costs 10 points, 1 s 0.005" in " ".join(
+        shown.split()
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import inspect
 import json
 import mimetypes
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,14 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import orchestra
 from orchestra.command import outside
 from orchestra.command.outside import damage_is_one_line
 from orchestra.kernel.folder import Event, Manifest, read_manifest, sha256_of
 from orchestra.kernel.tape import Exchange, Failure, exchanges
 from orchestra.kernel.vocabulary import ConfigError
 from orchestra.report.explain import panels
-from orchestra.report.explain.panel import Panel, row_of
+from orchestra.report.explain.panel import Panel, code_of, row_of
 from orchestra.report.totals import (
     Summary,
     backend_of,
@@ -30,7 +28,6 @@ from orchestra.report.totals import (
 
 INLINE_BYTES = 8 << 20  # the page links to a larger media file in the run folder
 DIFF_CHARS = 1 << 20  # of changes.diff
-SOURCES = Path(orchestra.__file__).parent.parent
 Row = dict[str, Any]
 
 
@@ -103,17 +100,8 @@ def _equations(folder: Path) -> Row:
         problem = f"The equations cannot be computed again: {error}"
         found = [Panel("", "", problem)]
     sources = {panel.source for panel in found if panel.source}
-    code = {source: _function_at(source) for source in sources}
+    code = {source: "\n".join(code_of(source)) for source in sources}
     return {"panels": [row_of(panel) for panel in found], "code": code}
-
-
-def _function_at(source: str) -> str:
-    """The function at FILE:LINE, with the numbers of its lines."""
-    name, _, number = source.rpartition(":")
-    first = int(number)
-    lines = (SOURCES / name).read_text(encoding="utf-8").splitlines(keepends=True)
-    function = inspect.getblock(lines[first - 1 :])
-    return "".join(f"{first + n:4} {line}" for n, line in enumerate(function)).rstrip()
 
 
 def _changes(folder: Path) -> str:

@@ -3,6 +3,7 @@
     orchestra-min explain RUN            every decision and sub-task
     orchestra-min explain RUN r2         round 2
     orchestra-min explain RUN r2/t1      sub-task 1 of round 2
+    orchestra-min explain RUN --code     the same, each equation with the code that computed it
 
 Eq. 5 chooses the model of a sub-task, Eq. 7 its tools, and Eq. 9-10 the sub-tasks that run now.
 Eq. 20 chooses what the main agent reads, Eq. 21 says what is left of the budget, and Eq. 22 when to
@@ -81,8 +82,9 @@ def main(argv: Sequence[str]) -> int:
     )
     p.add_argument("folder", type=Path, metavar="RUN", help="a run folder")
     p.add_argument("place", nargs="?", metavar="PLACE", help="as in r2 or r2/t1")
+    p.add_argument("--code", action="store_true", help="with the code that computed it")
     p.add_argument("--json", action="store_true", help="the data, as a JSON array")
-    a = p.parse_args(argv)
+    a = p.parse_intermixed_args(argv)
 
     def work() -> None:
         outside.check_run(a.folder)
@@ -93,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
             put(json.dumps([asdict(panel) for panel in shown]))
             return
         nothing = "Nothing to explain: the run used none of these equations."
-        put("\n\n".join(text(panel) for panel in shown) or nothing)
+        put("\n\n".join(text(panel, a.code) for panel in shown) or nothing)
         ending = summary(a.folder).ending
         if ending.why:
             put(f"The run ended as {ending.state}: {ending.why}")

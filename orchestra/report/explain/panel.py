@@ -5,8 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import orchestra
+
+SOURCES = Path(orchestra.__file__).parent.parent
 NAME_CHARS = 40  # of a piece of the history, as the name of a row
 
 
@@ -54,6 +58,15 @@ def source_of(function: Callable[..., Any]) -> str:
     """Where a function is in this version, as orchestra/kernel/placing.py:118."""
     path = function.__module__.replace(".", "/")
     return f"{path}.py:{inspect.unwrap(function).__code__.co_firstlineno}"
+
+
+def code_of(source: str) -> list[str]:
+    """The lines of the function at FILE:LINE, each with its number."""
+    name, _, number = source.rpartition(":")
+    first = int(number)
+    lines = (SOURCES / name).read_text(encoding="utf-8").splitlines(keepends=True)
+    function = inspect.getblock(lines[first - 1 :])
+    return [f"{first + n:4} {line.rstrip()}" for n, line in enumerate(function)]
 
 
 def figure(value: float | None) -> str:

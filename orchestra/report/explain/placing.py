@@ -33,13 +33,21 @@ FORMULA_9 = "R_t = { v ∈ V_t ∖ C_t : Pred(v) ⊆ C_t }"
 FORMULA_10 = (
     "P_t = argmax_{P ⊆ R_t} Σ_{v ∈ P} U(v), |P| ≤ K_max, Σ_{v ∈ P} cost(v) ≤ B_t"
 )
+WEIGHTS_5 = (  # what the numbers mean, and where they come from
+    "match: how far the skills in your pool file cover the needs. "
+    f"1 USD costs {LAMBDA_COST:g} points, 1 s {LAMBDA_LATENCY:g} (our weights; the paper has none)."
+)
+GAIN_7 = f"gain: the needs that the tool covers, minus {LAMBDA_TOOL:g} (our weight)."
+NUMBERS_10 = (
+    "U is the priority that the main agent gave; cost is what your prices let expect."
+)
 NAMES_EXECUTORS = (PAPER, "aorchestra")  # their main agent names models and tools
-LACKS = {
-    "txt": "cannot read text",
-    "img": "cannot see pictures",
-    "aud": "cannot hear",
-    "vid": "cannot watch video",
-    "code": "cannot write code",
+LACKS = {  # of a model, and of one whose tool does it
+    "txt": ("cannot read text", ""),
+    "img": ("cannot see pictures", "its tool sees the picture"),
+    "aud": ("cannot hear", "its tool hears the sound"),
+    "vid": ("cannot watch video", "its tool watches the video"),
+    "code": ("cannot write code", ""),
 }
 
 
@@ -71,7 +79,9 @@ def _backend(round: Round, u: SubTask, ran: Ran) -> Iterator[Panel]:
     scores = {b.name: _scored(placed, r, b) for b in round.pool.backends}
     rows = []
     for b in round.pool.backends:
-        rows.append(Row(b.name, scores[b.name], b.name == chosen, _lacks(b, r)))
+        is_chosen = b.name == chosen
+        note = _lacks(b, r, is_chosen and bool(placed.tools))
+        rows.append(Row(b.name, scores[b.name], is_chosen, note))
     best = max(scores, key=lambda name: scores[name][-1])
     why = f"the best score of {len(rows)}" if len(rows) > 1 else "the only model"
     match, cost_usd, latency_s, total = scores.get(chosen, (0.0, 0.0, 0.0, 0.0))
@@ -84,7 +94,7 @@ def _backend(round: Round, u: SubTask, ran: Ran) -> Iterator[Panel]:
         numbers=f"score {figure(total)} = match {figure(match)} − {price} − {delay}",
         columns=("match", "cost, USD", "latency, s", "score"),
         rows=tuple(rows),
-        notes=(_needs(u, r), *_differs(best, chosen)),
+        notes=(_needs(u, r), WEIGHTS_5, *_differs(best, chosen)),
         source=source_of(score),
     )
 
@@ -99,9 +109,12 @@ def _scored(
     return match, cost_usd, b.latency_s, total
 
 
-def _lacks(b: Backend, r: Mapping[str, float]) -> str:
-    """What a sub-task needs and a backend cannot do at all."""
-    return ", ".join(LACKS[s] for s in SKILLS if r.get(s) and not b.skills.get(s))
+def _lacks(b: Backend, r: Mapping[str, float], has_tools: bool) -> str:
+    """What a sub-task needs and a backend cannot do at all, or a tool does for it."""
+    lacking = [LACKS[s] for s in SKILLS if r.get(s) and not b.skills.get(s)]
+    return ", ".join(
+        by_tool if has_tools and by_tool else no for no, by_tool in lacking
+    )
 
 
 def _needs(u: SubTask, r: Mapping[str, float]) -> str:
@@ -147,7 +160,7 @@ def _tools(round: Round, u: SubTask, ran: Ran) -> Iterator[Panel]:
         formula=FORMULA_7,
         columns=("gain",),
         rows=tuple(rows),
-        notes=(_needs(u, r), *_differs(", ".join(computed), ", ".join(chosen))),
+        notes=(_needs(u, r), GAIN_7, *_differs(", ".join(computed), ", ".join(chosen))),
         source=source_of(tool_gain),
     )
 
@@ -185,6 +198,7 @@ def chosen_batch(round: Round) -> Iterator[Panel]:
         numbers=_limits(round, rows),
         columns=("priority", "cost, USD"),
         rows=tuple(rows),
+        notes=(NUMBERS_10,),
         source=source_of(batch),
     )
 

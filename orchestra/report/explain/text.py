@@ -6,14 +6,15 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from orchestra.kernel.prompts import visible
-from orchestra.report.explain.panel import Panel, figure, shortened
+from orchestra.report.explain.panel import Panel, code_of, figure, shortened
 
 WIDTH = 80
 ROWS = 40  # of a table
+CODE_LINES = 10
 
 
-def text(panel: Panel) -> str:
-    """The panel as lines of text."""
+def text(panel: Panel, code: bool = False) -> str:
+    """The panel as lines of text. `code`: with the lines that computed it."""
     where = panel.place or "run"
     lines = wrap(f"{where} (Eq. {panel.equation}): {panel.title}", WIDTH)
     for equation in [*panel.formula.splitlines(), *panel.numbers.splitlines()]:
@@ -23,7 +24,16 @@ def text(panel: Panel) -> str:
         lines += wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
     if panel.source:
         lines.append(f"  computed in {panel.source}")
+        lines += _last_lines(panel.source) if code else []
     return visible("\n".join(lines))
+
+
+def _last_lines(source: str) -> list[str]:
+    """The last CODE_LINES of a function up to its equation, or to its end."""
+    lines = [line for line in code_of(source) if line[4:].strip()]
+    named = [n for n, line in enumerate(lines, 1) if "# Eq." in line]
+    end = named[-1] if named else len(lines)
+    return lines[max(0, end - CODE_LINES) : end]
 
 
 def _table(panel: Panel) -> Iterator[str]:
