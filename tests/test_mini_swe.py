@@ -10,6 +10,7 @@ import pytest
 from orchestra.coding import worktree
 from orchestra.coding.at_shell import change_of, check
 from orchestra.coding.mini_swe import read_command
+from orchestra.command import terminal
 from orchestra.variation.fork import run_fork
 from tests.conftest import ConfigError, Options, needs_git, needs_sandbox
 from tests.program import CLOCK, resume, runs
@@ -112,6 +113,10 @@ def test_the_main_agent_reads_the_top_level_and_that_nothing_was_changed(run, sw
     swe(["cat a"])
     assert "Its top level: a" in run.mains[0] and "is unchanged: there is no diff" in run.mains[1]
     assert not (run.folder / "changes.diff").exists()
+    row = {"state": "answered", "why": "", "failed_subtasks": 0, "run": str(run.folder)}
+    assert list(terminal._notes(row, is_quiet=True)) == [
+        f"no file of --workdir was changed; see {run.folder}/log.txt"
+    ]
 
 
 def test_commands_find_the_copy_at_the_path_of_the_repository_with_its_environment(run, swe, repo):

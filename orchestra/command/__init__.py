@@ -120,7 +120,7 @@ class Command:
 
     def stopped(self, error: BaseException) -> int:
         """Print what ended the command, and how to go on. Returns the exit code."""
-        from orchestra.command.way_on import advice_on
+        from orchestra.command.way_on import advice_on, command
 
         row = self.put_row(error)
         if row["calls"] and "--quiet" not in self.words:
@@ -132,6 +132,8 @@ class Command:
         kept = "\n" if isinstance(error, TapeMiss) else ""  # the lines that differ
         line = terminal.printable(self.redact(row["why"]), kept)
         tell(f"{PROGRAM}: {line}{way_on and f'; {way_on}'}")
+        if way_on and isinstance(error, EndpointError):
+            tell(f"its page: {command(['report', self.folder])}")
         return flags.exit_code(error)
 
     def put_row(self, error: BaseException) -> dict[str, Any]:

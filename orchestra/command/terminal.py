@@ -234,8 +234,10 @@ def _notes(row: Mapping[str, Any], is_quiet: bool) -> Iterator[str]:
         yield row["why"]
     if row["failed_subtasks"]:
         yield f"failed sub-tasks: {row['failed_subtasks']}; see {row['run']}/log.txt"
+    diff = Path(row["run"], "changes.diff")
+    if diff.with_name("workdir.git").exists() and not diff.exists():
+        yield f"no file of --workdir was changed; see {row['run']}/log.txt"
     if not is_quiet:
-        diff = Path(row["run"], "changes.diff")
         changes = f", {diff}" if diff.exists() else ""
         yield f"{figures(row)}, {row['run']}{changes}"
 
