@@ -128,8 +128,9 @@ def attempt(send: Callable[[], Response]) -> Body | Problem:
 
 
 class Patience:
-    """How long a call waits before its next attempt. At most ATTEMPTS fail. Those that meet a rate
-    limit do not count; together they wait for at most `patience_s`.
+    """How long a call waits before its next attempt. At most ATTEMPTS fail; a time-out counts
+    twice, because a slow model is slow again. Attempts that meet a rate limit do not count;
+    together they wait for at most `patience_s`.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -148,7 +149,7 @@ class Patience:
             what = "rate limit" if problem.status == 429 else "busy"
             self.told = f"{what}, for {max(self.left_s, 0):.0f} s at most"
         else:
-            self.failures += 1
+            self.failures += 2 if problem.cause == "timeout" else 1
             self.told = f"attempt {self.failures + 1} of {ATTEMPTS}"
         is_over = self.left_s < 0 or self.failures >= ATTEMPTS
         return None if is_over or not problem.may_pass else pause_s
