@@ -102,7 +102,7 @@ AMERICAN = re.compile(r"(?<=met)er(?=s?\b)|(?<=lit)er(?=s?\b)")
 PER = re.compile(r"/| (?:per|an?) ", re.I)
 POWER = re.compile(r"(?:(?P<word>sq|square|cu|cubic) )?(?P<name>.+?)(?P<n>[23])?", re.I)
 ASKED = re.compile(
-    r"\b(how many (?:more |fewer )?|in )((?:\S+ ?){1,3})|\(([^()]{1,30})\)", re.I
+    r"\b(how many (?:more |fewer )?|in )((?:\S{1,30} ?){1,3})|\(([^()]{1,30})\)", re.I
 )
 
 
