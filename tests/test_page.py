@@ -54,7 +54,7 @@ def test_a_run_that_failed_says_first_why_and_in_whose_words(run, opened):
     assert "Stopped without an answer (endpoint): " in text_of(page, "header .state")
     assert "status 500: CUDA is <b>full" in text_of(page, "header .state")
     assert "CUDA is <b>full" in text_of(page, ".failures blockquote")
-    assert "To continue: orchestra-min --resume RUN" in text_of(page, "header")
+    assert f"resume {run.folder}" in text_of(page, "header")
 
 
 def test_a_step_that_failed_is_seen_as_failed(run, opened):
