@@ -36,7 +36,7 @@ def transcript(
     def transcribe() -> Any:
         from orchestra.tools import hearing
 
-        return hearing.by_whisper(file.path, hint, window)
+        return hearing.by_whisper(file.path, hint, window, env.chat.notify)
 
     engine = env.pool.engine_of("audio")
     if engine.engine == "local":

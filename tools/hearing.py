@@ -10,6 +10,8 @@ import hashlib
 import json
 import os
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,13 @@ from orchestra.tools.sound import RATE, Part, as_wav, is_silent, parts
 WHISPER_S = 28.0  # the window of Whisper is 30 s
 ENDPOINT_S = 120.0  # 3.8 MB as 16 kHz mono WAV
 HINT_CHARS = 400
+SIZES = {
+    "tiny": "75 MB",
+    "base": "145 MB",
+    "small": "480 MB",
+    "medium": "1.5 GB",
+    "large": "3 GB",
+}
 _loading = threading.Lock()
 
 TimedText = tuple[float, str]  # start in seconds, text
@@ -111,13 +120,17 @@ def _upload(
 # ---- faster-whisper ------------------------------------------------------------------------------
 
 
-def by_whisper(path: Path, hint: str, window: Window = WHOLE) -> list[TimedText]:
-    """The speech of a file, by faster-whisper (the extra `local`); `hint` may hold rare words."""
+def by_whisper(
+    path: Path, hint: str, window: Window = WHOLE, tell: Callable[[str], None] = print
+) -> list[TimedText]:
+    """The speech of a file, by faster-whisper (the extra `local`); `hint` may hold rare words.
+    `tell` is told of a download.
+    """
     rows: list[TimedText] = []
     for part_start_s, samples in parts(path, WHISPER_S, window):
         if is_silent(samples):
             continue
-        segments, _ = _loaded_whisper().transcribe(
+        segments, _ = _loaded_whisper(tell).transcribe(
             samples.astype("float32") / 32768.0,
             initial_prompt=hint[:HINT_CHARS] or None,
             condition_on_previous_text=False,
@@ -128,13 +141,30 @@ def by_whisper(path: Path, hint: str, window: Window = WHOLE) -> list[TimedText]
     return rows
 
 
-def _loaded_whisper() -> Any:
+def _loaded_whisper(tell: Callable[[str], None]) -> Any:
     """The model that WHISPER_MODEL names, loaded by the first thread that needs it. Raises
     ConfigError if it is not there.
     """
     check_whisper()
     with _loading:
-        return _whisper(os.environ.get(WHISPER, "tiny.en"))
+        name = os.environ.get(WHISPER, "tiny.en")
+        _announce(name, tell)
+        return _whisper(name)
+
+
+def _announce(name: str, tell: Callable[[str], None]) -> None:
+    """Tell of the download of a model that is not on this machine yet."""
+    if os.sep in name:  # a folder
+        return
+    with suppress(ImportError, ValueError):  # _whisper tells of these
+        from faster_whisper import download_model
+
+        try:
+            download_model(name, local_files_only=True)
+        except OSError:
+            sizes = [size for kind, size in SIZES.items() if kind in name]
+            size = f" ({sizes[0]})" if sizes else ""
+            tell(f"the speech model {name}{size} is downloaded, once")
 
 
 @cache

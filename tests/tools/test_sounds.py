@@ -9,6 +9,7 @@ import wave
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -202,3 +203,17 @@ def test_an_engine_that_is_not_installed_is_named_where_it_is_needed_first(
     hearing._whisper.cache_clear()
     with pytest.raises(ConfigError, match=f"needs {missing}: pip install"):
         bench((kind, path)).analyse()
+
+
+def test_the_download_of_a_speech_model_is_announced_with_its_size(monkeypatch):
+    def download_model(name, local_files_only):
+        assert local_files_only
+        if name == "tiny.en":
+            raise FileNotFoundError("not on this machine")
+
+    library = SimpleNamespace(download_model=download_model)
+    monkeypatch.setitem(sys.modules, "faster_whisper", library)
+    told = []
+    for name in ("tiny.en", "base.en", "/models/tiny"):
+        hearing._announce(name, told.append)
+    assert told == ["the speech model tiny.en (75 MB) is downloaded, once"]
