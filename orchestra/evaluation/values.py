@@ -97,13 +97,14 @@ def same(given: str, right: str, question: str = "") -> bool:
     are not. One of two numbers may be without its unit if that is what the question asks for.
     """
     a, b = spelled(given), spelled(right)
-    if (x := amount(a)) and (y := amount(b)):
+    x, y = amount(a), amount(b)
+    if x and y:
         return _same_amount(x, y, question)
     if (at := time_of(a)) and (right_at := time_of(b)):
         return _same_time(at, right_at, question)
     if day := date_of(b):
         return date_of(a) == day
-    return b != "" and _name(a) == _name(b)
+    return x is y and b != "" and _name(a) == _name(b)  # neither is a number
 
 
 @lru_cache(maxsize=256)
@@ -166,7 +167,9 @@ def time_of(text: str) -> tuple[time, str] | None:
     if found is None or not (found[2] or found[4]):
         return None
     hour, half = int(found[1]), (found[4] or "").lower()
-    if half and hour <= 12:
+    if half and not 1 <= hour <= 12:
+        return None
+    if half:
         hour = hour % 12 + (12 if half == "pm" else 0)
     minute, second = int(found[2] or 0), int(found[3] or 0)
     return time(hour, minute, second), (found[5] or "").lower()
