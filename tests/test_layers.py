@@ -50,7 +50,7 @@ def tree(tmp_path_factory):
     (copy / "tests/attacks").mkdir(parents=True)
     for path in [*(ROOT / "tests").glob("*.py"), ROOT / "pyproject.toml", *ROOT.glob("*.py")]:
         shutil.copy(path, copy / path.relative_to(ROOT))
-    for name in ("docs/PAPERS.md", "CONTRIBUTING.md"):
+    for name in ("docs/PAPERS.md", "docs/contributing.md"):
         (copy / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, copy / name)
     return copy

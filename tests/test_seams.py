@@ -1,4 +1,4 @@
-"""The seven hooks of the kernel take plain objects; the examples of CONTRIBUTING.md run as they are
+"""The seven hooks of the kernel take plain objects; the examples of docs/contributing.md run as they are
 written.
 """
 
@@ -26,11 +26,11 @@ from tests.program import called, replay
 from tests.scripted import act, complete, completion, delegate, finish, is_main, last_text
 
 SECTION = re.compile(r"^## ([^\n]+)\n(?:(?!^## ).)*?```python\n# (\w+\.py)\n(.*?)```\n\n```console\n(.*?)```", re.M | re.S)  # fmt: skip
-FOUND = SECTION.findall((ROOT / "CONTRIBUTING.md").read_text())
+FOUND = SECTION.findall((ROOT / "docs/contributing.md").read_text())
 EXAMPLES = {section: example for section, *example in FOUND if " replay " in example[-1]}
 
 
-# ---- the examples of CONTRIBUTING.md -------------------------------------------------------------
+# ---- the examples of docs/contributing.md -------------------------------------------------------------
 
 
 def respond(request):

@@ -9,7 +9,7 @@ cgroup can be created. tools/sandbox_init.py is the first process in the sandbox
 copies and watches.
 
 If root starts the program, it runs as a user that owns nothing else. The attacks that are tested
-are in tests/attacks; SECURITY.md says what is not covered.
+are in tests/attacks; docs/security.md says what is not covered.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def missing() -> str:
     """The message to the user if there is no sandbox."""
     return (
         f"bubblewrap does not work here ({trouble()}): apt install bubblewrap, or --unsafe-code "
-        "runs the code of models without a sandbox (SECURITY.md)"
+        "runs the code of models without a sandbox (docs/security.md)"
     )
 
 

@@ -162,7 +162,12 @@ GROUPS: dict[str, tuple[Row, ...]] = {
             _host,
             "internal host that pages may come from; repeatable",
         ),
-        ("unsafe-code", "", bool, "run code of models without a sandbox (SECURITY.md)"),
+        (
+            "unsafe-code",
+            "",
+            bool,
+            "run code of models without a sandbox (docs/security.md)",
+        ),
     ),
 }
 OF_A_FORK = (

@@ -73,7 +73,7 @@ def _method(found: Any, spec: str) -> Any:
     """The class of an orchestrator, or a function that makes one."""
     has_decide = hasattr(found, "decide") if inspect.isclass(found) else callable(found)
     if not has_decide:
-        where = "orchestra/kernel/method.py; see CONTRIBUTING.md"
+        where = "orchestra/kernel/method.py; see docs/contributing.md"
         raise ConfigError(f"--method {spec}: is not a class with decide ({where})")
     return found
 
@@ -81,7 +81,7 @@ def _method(found: Any, spec: str) -> Any:
 def _agent(found: Any, spec: str) -> Any:
     if not callable(found):
         raise ConfigError(
-            f"--agent {spec}: is not a function (job) -> Result; see CONTRIBUTING.md"
+            f"--agent {spec}: is not a function (job) -> Result; see docs/contributing.md"
         )
     return found
 

@@ -60,7 +60,7 @@ def read(file: Path) -> list[Seed]:
     wrong = best_match(Draft202012Validator({"items": SEED}).iter_errors(seeds))
     if wrong is not None:
         number = int(wrong.absolute_path[0]) + 1
-        problem = f"seed {number}: {wrong.message}; see docs/training.md"
+        problem = f"seed {number}: {wrong.message}; see docs/curate.md"
         raise ConfigError(f"{file}: {problem}")
     return seeds
 

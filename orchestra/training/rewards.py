@@ -22,7 +22,7 @@ A wrong or early end, a delegation after the answer was found, and sub-tasks tha
 earn 0.1 in all.
 
 A reward of your own is FILE.py:NAME or package.module:NAME: a Reward, or its method as a function.
-CONTRIBUTING.md has an example.
+docs/contributing.md has an example.
 
 Differences of format and action from App. B.4: here they say what the program would do
 1. A missing "params" costs `format` alone: the program reads the fields next to "action".
@@ -82,7 +82,7 @@ AROUND = re.compile(  # thinking before the object, and a fence around it
 )
 WANTED = (
     "it must be a list with Scores, a finite number or None for each completion, in "
-    "order; see CONTRIBUTING.md"
+    "order; see docs/contributing.md"
 )
 
 
@@ -289,7 +289,7 @@ def make(name: str, /, **settings: Any) -> Reward:
     elif callable(found):
         found = SimpleNamespace(score=partial(found, **settings))
     if not hasattr(found, "score"):
-        wanted = "a function or a class with score; see CONTRIBUTING.md"
+        wanted = "a function or a class with score; see docs/contributing.md"
         raise ConfigError(f"{flag}: is not {wanted}")
     reward: Reward = found
     return reward

@@ -184,7 +184,7 @@ def test_another_reward_file_is_another_run(tiny, tmp_path, capsys):
 
 
 def test_the_reward_of_contributing_trains(tiny, tmp_path):
-    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Write a reward")[2]
+    section = (ROOT / "docs/contributing.md").read_text().partition("## Write a reward")[2]
     file, code = re.search(r"```python\n# (\S+)\n(.*?)```", section, re.DOTALL).groups()
     assert len(code.splitlines()) <= 25
     (tmp_path / file).write_text(code)
