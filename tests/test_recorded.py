@@ -183,9 +183,9 @@ def test_a_changed_decision_is_refused_where_the_test_says_so(varied, tmp_path):
     assert varied(decisions=False).answer == "9"
 
 
-def test_the_readme_explains_each_record_mode():
-    readme = (ROOT / "README.md").read_text()
-    assert all(f"| `{mode}` | " in readme for mode in MODES)
+def test_a_page_explains_each_record_mode():
+    page = (ROOT / "docs/runs.md").read_text()
+    assert all(f"| `{mode}` | " in page for mode in MODES)
 
 
 def test_runs_are_listed_with_question_answer_and_the_date_of_their_newest_call(tmp_path):
