@@ -1,4 +1,4 @@
-"""docs/experiments.md: its commands run as they are written, and print what it shows."""
+"""README and docs/experiments.md: their commands run as they are written, and print what is shown."""
 
 import re
 import shlex
@@ -12,6 +12,7 @@ from tests.conftest import ROOT
 from tests.program import called
 
 PORT = "127.0.0.1:8105"
+OFFLINE = ("runs", "report", "replay", "resume", "explain", "diff")
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def with_a_stand_in(tmp_path, monkeypatch):
     """A folder with the fixtures, and the stand-in for their model at a port that is free."""
     server = stand_in.server(0, [ROOT / "fixtures" / "runs" / "equinox"])
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    for name in ("runs/equinox", "pools"):
+    for name in ("runs/equinox", "runs/equinox-toolorchestra", "pools"):
         shutil.copytree(ROOT / "fixtures" / name, tmp_path / "fixtures" / name)
     port = f"127.0.0.1:{server.server_port}"
     for file in (tmp_path / "fixtures").rglob("*"):
@@ -48,17 +49,30 @@ def printed_as_shown(words, lines):
     return len(lines)
 
 
-def test_the_experiments_print_what_the_page_shows(with_a_stand_in, edited):
+def followed(page, edited):
+    """Run the commands of a page that need no key. Returns how many lines they printed as shown."""
     count = 0
-    for words, lines in commands("experiments.md"):
+    for words, lines in commands(page):
         if words[0] == "sed":
             _, old, new, _ = words[2].split("/")
             edited(words[3].removeprefix("prompts/"), old, new)
         elif words[0] == "git":
             edited("react/system.md", "Do your", "Do your")  # as it is in the repository
-        elif words[0] == "orchestra-min":
+        elif words[0] == "orchestra-min" and words[1] in OFFLINE:
             count += printed_as_shown(words, lines)
-    assert count > 40
+    return count
+
+
+def test_the_experiments_print_what_the_page_shows(with_a_stand_in, edited):
+    assert followed("experiments.md", edited) > 40
+
+
+def test_the_commands_of_the_readme_print_what_it_shows(with_a_stand_in, edited):
+    assert followed("../README.md", edited) > 15
+
+
+def test_the_readme_has_at_most_1500_words():
+    assert len((ROOT / "README.md").read_text().split()) <= 1500
 
 
 def test_the_two_compared_runs_of_the_page_differ_as_it_shows(monkeypatch):
