@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from fixtures import results
+from orchestra.evaluation import comparison
 from orchestra.evaluation.questions import load
 from orchestra.kernel.vocabulary import ConfigError
 from tests.conftest import ROOT
@@ -47,6 +48,20 @@ def test_results_md_has_the_tables_of_the_recorded_sweeps(tmp_path):
     for sweep in sweeps:
         rows = results.replayed(sweep, asked, **results.own_python(sweep.name))
         assert {row["id"] for row in rows} <= {*results.PLAN["held_out"]}
+
+
+def test_the_first_table_of_results_md_is_that_of_the_recorded_sweeps(tmp_path):
+    sweeps = results.unpack(results.PACKED, tmp_path)
+    methods = comparison.report(sweeps, None)["methods"].values()
+    found = []
+    for sweep, method in zip(sweeps, methods, strict=True):
+        right = results.forms(sweep)
+        cells = [right["match_bare"], right["gaia_bare"], right["gaia"], f"{method['tokens']:,.0f}"]
+        cells += [f"{method['calls']:.1f}", round(method["fallback"] * method["answered"])]
+        found.append("| " + " | ".join(map(str, cells)) + " |")
+    page = (ROOT / "docs/RESULTS.md").read_text().splitlines()
+    rows = [line for line in page if line.startswith("| ")][2:]
+    assert [row[row.index("|", 1) :] for row in rows[: len(found)]] == found
 
 
 def test_a_server_that_does_not_start_says_the_last_it_printed():
