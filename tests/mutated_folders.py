@@ -3,7 +3,6 @@ one in a process with limits. benchmarks/mutated_folders.py makes thousands of t
 """
 
 import contextlib
-import functools
 import gc
 import json
 import os
@@ -14,13 +13,13 @@ import signal
 import socket
 import stat
 import sys
-import tempfile
 import time
 import traceback
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.conftest import ROOT
+from tests.sweeps import recorded
 
 MAX_BYTES, MAX_S = 1 << 30, 10
 RUNS = tuple(f"equinox{name}" for name in ("", "-mas-orchestra", "-react", "-aorchestra"))
@@ -80,7 +79,7 @@ def make(folder, chance):
     if kind == "run":
         shutil.copytree(ROOT / "fixtures/runs" / chance.choice(RUNS), folder / "run")
         return kind
-    sweep, source = folder / "react", recorded_sweep()
+    sweep, source = folder / "react", recorded("react")
     lines = (source / "rows.jsonl").read_text().splitlines()[:KEPT]
     sweep.mkdir()
     shutil.copy(source / "sweep.json", sweep)
@@ -88,14 +87,6 @@ def make(folder, chance):
     for row in map(json.loads, lines):
         shutil.copytree(source / "runs" / row["run"], sweep / "runs" / row["run"])
     return kind
-
-
-@functools.cache
-def recorded_sweep():
-    from fixtures import results
-
-    results.unpack(results.PACKED, out := Path(tempfile.mkdtemp()))
-    return out / "react"
 
 
 def commands(folder, kind):

@@ -1,11 +1,16 @@
 """Questions for evaluate.py, a model that knows their answers, and sweeps over them."""
 
+import atexit
+import functools
 import json
 import os
 import re
+import shutil
+import tempfile
 from pathlib import Path
 from unittest import mock
 
+from fixtures import results
 from orchestra.evaluation import command as evaluate
 from tests.scripted import complete, finish, is_main
 
@@ -43,6 +48,15 @@ def sweep(folder, url, *more):
     out = Path(more[-1] if "--out" in more else folder / "out")
     rows = (out / "rows.jsonl").read_text().splitlines() if code < 2 else []
     return code, {row["id"]: row for row in map(json.loads, rows)}
+
+
+@functools.cache
+def recorded(name):
+    """A sweep of docs/RESULTS.md, unpacked for this process."""
+    folder = Path(tempfile.mkdtemp(prefix="orchestra-results-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    results.unpack(results.PACKED, folder)
+    return folder / name
 
 
 def judged(folder, url, *more):

@@ -13,9 +13,9 @@ from orchestra.variation.fork import run_fork
 from tests.conftest import ROOT, ConfigError, Price
 from tests.program import called
 from tests.scripted import complete, delegate, finish
+from tests.sweeps import recorded
 
 RUNS = ROOT / "fixtures" / "runs"
-SWEEPS = ROOT / "fixtures" / "results"
 LONG = "What is the height of the old tower that stands north of the river in {} today?"
 
 
@@ -108,7 +108,7 @@ def test_as_much_is_the_same_as_a_plain_comparison_of_the_tapes_finds(seed, tmp_
 
 
 def test_the_runs_of_a_question_in_two_sweeps_are_compared():
-    folders = (min((SWEEPS / method).glob("runs/*")) for method in ("orchestra-o1", "react"))
+    folders = (min(recorded(name).glob("runs/*")) for name in ("orchestra-o1", "react"))
     found = difference(*folders)
     assert (found.first.state, found.second.state) == ("answered", "answered")
     assert [s.second for s in found.settings if s.name == "method"] == ["react"]

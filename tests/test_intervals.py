@@ -86,7 +86,7 @@ def test_repeats_of_a_question_do_not_make_an_interval_narrower():
         for q in range(10)
         for n in range(1, 11)
     ]
-    low, high = figures(rows, "match")["interval"]
+    low, high = figures(rows, "match", "match")["interval"]
     assert high - low > 0.5
     naive_low, naive_high = wilson(50, 100)
     assert naive_high - naive_low < 0.2

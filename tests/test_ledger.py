@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -235,30 +236,27 @@ def test_the_last_digit_of_a_sum_makes_no_difference_between_a_replay_and_its_re
 # ---- sweeps --------------------------------------------------------------------------------------
 
 
-def test_a_sweep_that_reuses_all_has_paid_nothing_also_for_its_judge(tmp_path, sweep, capsys):
-    judge, out = ("--judge", "j"), tmp_path / "out"
-    first = pool_file(tmp_path, sweep.url, m=(1, 1), j=(10, 10))
-    _, before = sweep("--backends", first, *judge)
-    assert sum(row["judge_paid_usd"] for row in before.values()) > 0
+def test_a_sweep_that_reuses_all_has_paid_nothing(tmp_path, sweep, capsys):
+    first = pool_file(tmp_path, sweep.url, m=(1, 1))
+    _, before = sweep("--backends", first)
     asked = len(sweep.requests)
     capsys.readouterr()
-    cheaper = pool_file(tmp_path, sweep.url, m=(0.5, 0.5), j=(5, 5))
-    new = "--reuse", out, "--out", tmp_path / "new"
-    code, rows = sweep("--backends", cheaper, *judge, *new)
+    cheaper = pool_file(tmp_path, sweep.url, m=(0.5, 0.5))
+    code, rows = sweep(
+        "--backends", cheaper, "--reuse", tmp_path / "out", "--out", tmp_path / "new"
+    )
     assert (code, len(sweep.requests)) == (0, asked)
     for name, row in rows.items():
         half_usd = pytest.approx(before[name]["cost_usd"] / 2)
         assert (row["cost_usd"], row["saved_usd"], row["paid_usd"]) == (half_usd, half_usd, 0)
-        assert row["judge_usd"] == pytest.approx(before[name]["judge_usd"] / 2)
-        assert row["judge_paid_usd"] == 0
-    assert "6 of 6, 6 right, USD 0.0000" in capsys.readouterr().err
+    assert "6 of 6, 4 right, USD 0.0000" in capsys.readouterr().err
 
 
 def test_a_sweep_with_an_unknown_price_says_so_everywhere(tmp_path, sweep, capsys):
-    sweep("--judge", "j")
+    sweep()
     assert "2 right, USD unknown," in capsys.readouterr().err
     shown = called("evaluate", "report", tmp_path / "out").stdout
-    assert "n=6 USD unknown" in shown and "react/m  unknown" in shown
+    assert "n=6 USD unknown" in shown and re.search(r"react/m .* unknown ", shown)
 
 
 def test_a_failed_question_has_the_cost_of_its_tape(tmp_path, sweep, capsys):
@@ -271,18 +269,19 @@ def test_a_failed_question_has_the_cost_of_its_tape(tmp_path, sweep, capsys):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_sweep_with_a_judge_ends_within_any_budget_and_writes_no_row_twice(seed, tmp_path, sweep):
+def test_a_sweep_ends_within_any_budget_and_writes_no_row_twice(seed, tmp_path, sweep):
     dice = random.Random(seed)
-    prices = {"m": (dice.choice([0, 1, 5]),) * 2, "j": (dice.choice([1, 10, 50]),) * 2}
-    pool, budget_usd = pool_file(tmp_path, sweep.url, **prices), 10 ** dice.uniform(-3, -0.5)
+    pool = pool_file(tmp_path, sweep.url, m=(dice.choice([0, 1, 5]),) * 2)
+    budget_usd = 10 ** dice.uniform(-3, -0.5)
     workers = dice.choice([1, 3, "auto"])
-    how = "--backends", pool, "--judge", "j", "--budget", budget_usd, "--workers", workers
+    how = "--backends", pool, "--budget", budget_usd, "--workers", workers
     for _ in range(2):
-        code, newest = sweep(*how, count=9)
+        code, _ = sweep(*how, count=9)
+        assert code in (0, 1)
         rows = rows_of(tmp_path / "out")
         texts = {json.dumps(row) for row in rows}
         done = [row for row in rows if row["status"] == "done"]
         assert len(texts) == len(rows) and len(done) == len({row["id"] for row in done})
         assert (code == 0) == (len(done) == 9)
-        by_run = {row["run"]: row["paid_usd"] + row["judge_paid_usd"] for row in rows}
+        by_run = {row["run"]: row["paid_usd"] for row in rows}
         assert 0 <= sum(by_run.values()) <= budget_usd * (1 + 1e-9)

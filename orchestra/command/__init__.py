@@ -123,7 +123,8 @@ class Command:
         from orchestra.command.way_on import advice_on, command
 
         row = self.put_row(error)
-        if row["calls"] and "--quiet" not in self.words:
+        is_quiet = "--quiet" in self.words
+        if row["calls"] and not is_quiet:
             tell(f"{terminal.figures(row)}, {self.folder}")
         is_final = isinstance(error, ConfigError | TapeMiss)  # another try ends alike
         way_on = "" if is_final else self.way_on()
@@ -131,9 +132,9 @@ class Command:
             row["why"] += f"; {advice_on(error)}"
         kept = "\n" if isinstance(error, TapeMiss) else ""  # the lines that differ
         line = terminal.printable(self.redact(row["why"]), kept)
-        tell(f"{PROGRAM}: {line}{way_on and f'; {way_on}'}")
-        if way_on and isinstance(error, EndpointError):
+        if way_on and isinstance(error, EndpointError) and not is_quiet:
             tell(f"its page: {command(['report', self.folder])}")
+        tell(f"{PROGRAM}: {line}{way_on and f'; {way_on}'}")
         return flags.exit_code(error)
 
     def put_row(self, error: BaseException) -> dict[str, Any]:

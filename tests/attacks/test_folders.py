@@ -7,14 +7,17 @@ import shutil
 import pytest
 
 from fixtures import results
+from orchestra.command.programs import run_program
 from orchestra.evaluation import command as evaluate
 from orchestra.evaluation.intervals import mcnemar
+from orchestra.evaluation.questions import load
 from orchestra.report import command as report
 from tests import mutated_folders
 from tests.conftest import ROOT
 from tests.program import called, line_of
+from tests.sweeps import recorded
 
-SWEEP = ROOT / "fixtures" / "results" / "react"
+SWEEP = recorded("react")
 FIRST = min(SWEEP.glob("runs/*"))  # of the recorded runs; its question has media
 RUN = ROOT / "fixtures" / "runs" / "equinox"
 
@@ -35,7 +38,14 @@ def sweep(tmp_path):
     shutil.copytree(FIRST, folder / "runs" / FIRST.name)
     shutil.copy(SWEEP / "sweep.json", folder)
     (folder / "rows.jsonl").write_text(row + "\n")
+    shutil.copytree(SWEEP / "scores", folder / "scores")
     return folder
+
+
+def code_of_replay(sweep):
+    """The exit code of `make results` for a sweep."""
+    asked = {q.id: q for q in load(results.MINIGAIA / "questions.json")}
+    return run_program("results", lambda: results.replayed(sweep, asked) and None)
 
 
 @pytest.fixture
@@ -60,7 +70,7 @@ def test_results_write_to_no_file_that_a_medium_links_to(link, sweep, mine, caps
     medium.parent.mkdir(exist_ok=True)
     medium.unlink(missing_ok=True)
     link(mine, medium)
-    code = results.main(["--results", str(sweep.parent)])
+    code = code_of_replay(sweep)
     assert code == (2 if link is os.symlink else 0), capsys.readouterr().err
 
 
@@ -70,7 +80,7 @@ def test_results_write_to_no_file_that_a_medium_links_to(link, sweep, mine, caps
 def test_results_read_no_run_outside_of_the_sweep(name, sweep, capsys):
     rows = sweep / "rows.jsonl"
     rows.write_text(json.dumps({**json.loads(rows.read_text()), "run": name}) + "\n")
-    assert results.main(["--results", str(sweep.parent)]) == 2
+    assert code_of_replay(sweep) == 2
     assert not (sweep.parent / "media").exists() and not (sweep / "media").exists()
     for program, *argv in ((evaluate, "report", sweep), (report, sweep)):
         assert program.main([str(word) for word in argv]) in (0, 2)

@@ -65,7 +65,7 @@ def test_missing_and_odd_scores_are_no_scores(reply):
 
 @pytest.mark.parametrize(("answer", "requests"), [
     (lambda: "?", 2), (lambda: Raw(400, {"error": {"message": "content filter"}}), 2), (lambda: Raw(200, {"choices": []}), 2),
-    (lambda: time.sleep(0.6), 4),  # Chat tries three times
+    (lambda: time.sleep(0.6), 3),  # Chat tries twice
 ])  # fmt: skip
 def test_a_text_that_gets_no_scores_drops_its_sample_alone(judge, answer, requests):
     to_bad = lambda r: answer() if BAD in r["messages"][0]["content"] else GOOD  # noqa: E731
