@@ -30,7 +30,6 @@ from inspect_ai.scorer import (
     Scorer,
     Target,
     accuracy,
-    pass_at,
     scorer,
     stderr,
 )
@@ -67,7 +66,9 @@ def questions(data: str, out: str, flags: str = "", epochs: int = 1) -> Task:
         dataset=MemoryDataset(samples, name=Path(data).stem),
         solver=orchestra(plan, asked),
         scorer=[exact(), by_gaia(), match()],
-        epochs=Epochs(epochs, ["mean", *(pass_at(k) for k in range(2, epochs + 1))]),
+        epochs=Epochs(
+            epochs, ["mean", *(f"pass_at_{k}" for k in range(2, epochs + 1))]
+        ),
         fail_on_error=False,
     )
 
