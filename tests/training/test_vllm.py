@@ -262,7 +262,7 @@ SERVER = {
 # Without chunked prefill: vLLM 0.32 on a CPU ends at a request with a seed whose prompt was split
 FLAGS = "-m vllm.entrypoints.openai.api_server --host 127.0.0.1 --max-model-len 1024 --no-enable-chunked-prefill --dtype float32 --enforce-eager --enable-lora --max-lora-rank 16 --max-loras 1"
 ECHO = {"prompt": "a b c d", "max_tokens": 1, "echo": True, "logprobs": 0}
-LEARNING = "--batch 3 --lora-rank 8 --lr 1e-3 --max-tokens 160"
+LEARNING = "--batch 3 --lora-rank 8 --max-tokens 160"
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +273,10 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("vllm")
     write(home / "train.jsonl", short_examples(64))
     given = os.environ["TRAIN_MODEL"], home / "train.jsonl"
-    assert run(*flags(given, home / "sft", "sft", *LEARNING.split(), "--steps", "20")) == 0
+    assert (
+        run(*flags(given, home / "sft", "sft", *LEARNING.split(), "--lr", "1e-3", "--steps", "12"))
+        == 0
+    )
     return home
 
 
@@ -304,7 +307,7 @@ def test_two_steps_bring_two_new_adapters_to_the_server(home, server, monkeypatc
         seen.append((self.model, torch.tensor(reply["logprobs"]["token_logprobs"][1:-1])))
 
     monkeypatch.setattr(vllm_rollouts.VllmRollouts, "update", watched)
-    more = f"{LEARNING} --reward exact --steps 2 --group 6 --warmup 0 --rollouts vllm --vllm-url {server}"
+    more = f"{LEARNING} --lr 2e-4 --reward exact --steps 2 --group 6 --warmup 0 --rollouts vllm --vllm-url {server}"
     given = os.environ["TRAIN_MODEL"], home / "train.jsonl"
     adapter = ["--adapter", home / "sft/adapter"]
     assert run(*flags(given, home / "grpo", "grpo", *more.split(), *adapter)) == 0
