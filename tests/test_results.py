@@ -11,10 +11,13 @@ from orchestra.evaluation.questions import load
 from orchestra.kernel.vocabulary import ConfigError
 from tests.conftest import ROOT
 from tests.program import any_method, pool_file
+from tests.scripted import last_text
 
 
 def test_rows_are_recorded_once_packed_and_replay_without_their_media(tmp_path, endpoint, capsys):
-    server, out, packed = endpoint(any_method), tmp_path / "out", tmp_path / "packed"
+    is_bare = lambda r: "The answer in the reply, alone" in last_text(r)  # noqa: E731
+    server = endpoint(lambda r: "42" if is_bare(r) else any_method(r))
+    out, packed = tmp_path / "out", tmp_path / "packed"
     pool = pool_file(tmp_path, server.url, m=(0, 0))
     for name in ("react", "one-call"):
         assert results.record(name, ["1-01"], pool, out) == 0

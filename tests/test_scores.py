@@ -104,6 +104,13 @@ REFUSED = [
     # a power is not digits, and a fraction not its parts
     ("10³", "103", ""), ("10^3", "103", ""), ("x²", "x2", ""), ("m²", "m2", ""), ("2^10", "210", ""), ("5 × 10^3", "500", ""), ("5 x 10", "50", ""), ("1,500 × 10^3", "1500000000", ""), ("10^3.5", "1000.5", ""), ("5⁻²", "52", ""), ("10³ or 10²", "1000", ""), ("not 10³", "1000", ""),
     ("½", "12", ""), ("1½", "11/2", ""), ("1/2", "1", ""), ("1/2", "2", ""), ("6/8", "3/4", ""), ("1/3", "0.333", ""), ("3/4/2011", "0.75", ""), ("1/0", "0", ""), ("\u2212½", "0.5", ""), ("between ½ and 1", "0.5", ""),
+    # a minus is no hyphen, and marks and indices change a number
+    ("\u2212\u03c0", "\u03c0", ""), ("x = \u2212a", "x = a", ""), ("\u03c0\u22123", "\u03c03", ""), ("y=x\u2212z", "y=xz", ""), ("O\u2212", "O", ""), ("-infinity", "infinity", ""), ("5!", "5", ""), ("6\"", "6", ""), ("101\u2082", "1012", ""), ("5/5", "1", ""), ("10/2", "5", ""),
+    # a unit that the question names and does not ask for
+    ("7 inches", "7", "How many in total?"), ("5", "5 km", "A tower (km) is how many m?"), ("3 hours", "3", "The trip is in hours. How many people came?"), ("7", "7 A", "In A Tale of Two Cities, how many books are there?"), ("7 seconds", "7", "How many second prizes were won?"), ("7", "7 joules", "in J. Smith's paper, which year?"),
+    ("5 EUR", "5", "How many USD?"), ("\u20ac5", "5", "How many dollars is it?"), ("3:00", "3:00 EST", "If the time is 5 in EST, what time is it in PST?"),
+    # an article that is a name
+    ("A B", "B", ""), ("A minor", "minor", ""), ("A negative", "negative", ""),
     # nothing
     ("", "5", ""), (" ", "5", ""), ("?", "5", ""), ("The answer is", "5", ""), ("The answer", "answer 5", ""), ("What", "Whatever", ""),
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from orchestra.evaluation.questions import load
 from orchestra.evaluation.sweep_folder import scored_rows
 from orchestra.kernel.vocabulary import ConfigError
 from tests.program import CLOCK, pool_file, replay
-from tests.scripted import Raw, finish, last_text
+from tests.scripted import Raw, cut_off, finish, last_text
 from tests.sweeps import number_asked
 
 
@@ -431,3 +431,29 @@ def test_a_bare_answer_is_what_the_rules_score(sweep, tmp_path, evaluated):
     assert [row[rule] for rule in ("exact", "gaia", "match")] == [True] * 3
     before = len(sweep.requests)
     assert evaluated(*flags)[0] == 0 and len(sweep.requests) == before
+
+
+@pytest.mark.parametrize("reply", ["Paris", "", Raw(200, cut_off("Ly")), "<think>Lyon"])
+def test_a_bare_answer_that_is_no_part_of_the_reply_does_not_count(
+    reply, sweep, tmp_path, evaluated
+):
+    sweep.respond = lambda r: reply if r["model"] == "b" else finish("It is Lyon, I think.")
+    asked = [{"question": "What is the capital?", "answer": "Paris"}]
+    (tmp_path / "data.json").write_text(json.dumps(asked))
+    sweep(count=0)
+    flags = "score", tmp_path / "out", "--scorer", "bare", "--judge", "b"
+    code, said = evaluated(*flags)
+    assert code == 1 and "0 of 1 answers had words" in said
+    row = scored_rows(tmp_path / "out")["1", 1]
+    assert row["bare"] is None and row["match"] is False
+
+
+@pytest.mark.parametrize(("scorer", "score"), [("bare", True), ("bare", 5), ("judge", "Paris")])
+def test_a_damaged_score_is_one_line(scorer, score, sweep, tmp_path, evaluated):
+    sweep(count=1)
+    (row,) = rows_in(tmp_path / "out")
+    found = {**row, "score": score, "cost_usd": 0.0}
+    (tmp_path / "out/scores").mkdir()
+    (tmp_path / f"out/scores/{scorer}.jsonl").write_text(json.dumps(found) + "\n")
+    code, said = evaluated("report", tmp_path / "out")
+    assert code == 2 and "is damaged" in said and said.count("\n") == 1

@@ -97,8 +97,9 @@ def verdict(
     for attempt in range(1, rule.attempts + 1):
         with chat.tape.call("judge", f"a{attempt}"):
             temperature = rule.temperature
-            reply = chat(judge, messages, purse, temperature=temperature).text
-        found = rule.read(after_thinking(reply))
+            said = chat(judge, messages, purse, temperature=temperature)
+        reply = said.text
+        found = None if said.cut else rule.read(after_thinking(reply))
         if found is not None:
             return found
         messages.append({"role": "assistant", "content": reply})

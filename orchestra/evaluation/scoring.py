@@ -96,7 +96,7 @@ def _summary(scorer: str, scored: Sequence[ScoreRow]) -> str:
     missing = sum(row["score"] is None for row in scored)
     found = f"{scorer}: {right} of {len(scored)} answers right"
     if scorer == "bare":
-        changed = sum(row["score"] != row["answer"] for row in scored)
+        changed = sum(row["score"] not in (None, row["answer"]) for row in scored)
         found = f"bare: {changed} of {len(scored)} answers had words around them"
     if missing:
         reasons = [row["why"] for row in scored if row["score"] is None]
@@ -144,7 +144,7 @@ class _Judging:
 
     def scored(self, row: QuestionRow) -> ScoreRow:
         purse = Purse()  # the ledger has the limit of all verdicts
-        why = "the judge replied neither Correct nor Incorrect"
+        why = "no reply of the model was a verdict, or a part of the answer"
         found: bool | str | None = None
         try:
             found = self._verdict(row, purse)
@@ -178,7 +178,16 @@ class _Judging:
         tape = Tape(file, "resume", redact=redact, cancelled=self.cancelled)
         with closing(tape):
             chat = Chat(tape, self.ledger, self.timeout_s, self.patience_s)
-            return verdict(rule, question, accepted, given, self.judge, chat, purse)
+            found = verdict(rule, question, accepted, given, self.judge, chat, purse)
+        return found if isinstance(found, bool) or _is_part(found, given) else None
+
+
+def _is_part(found: str | None, given: str) -> bool:
+    """Whether a bare answer was copied out of the reply: a model may invent one."""
+    copied, reply = (
+        " ".join((text or "").casefold().split()) for text in (found, given)
+    )
+    return copied != "" and copied in reply
 
 
 def _judging(a: argparse.Namespace) -> _Judging:

@@ -148,6 +148,9 @@ def score_rows(folder: Path, scorer: str) -> Iterator[dict[str, Any]]:
     file = scores_file(folder, scorer)
     for number, found in enumerate(folders.rows(file, MAX_BYTES), 1):
         _check(_ScoreRow, found, f"{file}, row {number}")
+        kind = str if scorer == "bare" else bool
+        if not isinstance(found["score"], kind | None):
+            raise ConfigError(f"{file}, row {number} is damaged (score)")
         yield found
 
 

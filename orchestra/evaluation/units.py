@@ -101,8 +101,27 @@ PLURAL = re.compile(r"(?<=\w\w)(?<![siu])s(?=$| )")  # not boss, Celsius
 AMERICAN = re.compile(r"(?<=met)er(?=s?\b)|(?<=lit)er(?=s?\b)")
 PER = re.compile(r"/| (?:per|an?) ", re.I)
 POWER = re.compile(r"(?:(?P<word>sq|square|cu|cubic) )?(?P<name>.+?)(?P<n>[23])?", re.I)
+ENDS = "?.,;:!"
+GOES_ON = {  # after a unit that a question asks for
+    *(
+        "is",
+        "are",
+        "was",
+        "were",
+        "did",
+        "does",
+        "do",
+        "of",
+        "between",
+        "from",
+        "for",
+        "to",
+    ),
+    *("at", "on", "after", "before", "until", "when", "if"),
+}
 ASKED = re.compile(
-    r"\b(how many (?:more |fewer )?|in )((?:\S{1,30} ?){1,3})|\(([^()]{1,30})\)", re.I
+    r"\b(how many (?:more |fewer )?|in )(?=((?:\S{1,30} ?){1,3}))|\(([^()]{1,30})\)",
+    re.I,
 )
 
 
@@ -148,17 +167,29 @@ def may_be_left_out(unit: Unit) -> bool:
 
 
 def asked_for(question: str) -> Unit:
-    """The unit that a question asks for: how many days, in km, (m). NO_UNIT if it names none."""
-    for asked in ASKED.finditer(question):
-        words = (asked[2] or asked[3]).rstrip(" ?.,;:!").split()
-        is_count = (asked[1] or "").lower().startswith("how many")
-        for end in range(len(words), 0, -1):
-            found = _known(" ".join(words[:end]).rstrip("?.,;:!"))
-            if found:
-                return found
-        if is_count:
-            return unit_of(words[0].rstrip("?.,;:!"))
-    return NO_UNIT
+    """The one unit that a question asks for: how many days, in km, (m). NO_UNIT if it names none,
+    or several.
+    """
+    found = {unit for asked in ASKED.finditer(question) if (unit := _asked(asked))}
+    return found.pop() if len(found) == 1 else NO_UNIT
+
+
+def _asked(asked: re.Match[str]) -> Unit | None:
+    """The unit of "in km", which must end there, or of "how many days", which is a plural."""
+    before, words = (asked[1] or "").lower(), (asked[2] or asked[3]).split()
+    if "many" in before and words[:1] == ["in"]:
+        return None
+    for end in range(len(words), 0, -1):
+        name = " ".join(words[:end])
+        ends = end == len(words) or name[-1] in ENDS or words[end].lower() in GOES_ON
+        ends = ends and not re.fullmatch(r"\w\.", name)  # J. Smith
+        name = name.rstrip(ENDS)
+        is_noun = len(name) < 4 or singular(name) != name.lower()
+        if (found := _known(name)) and (is_noun if "many" in before else ends):
+            return found
+    if "many" in before and _known(words[0].rstrip(ENDS)) is None:
+        return unit_of(words[0].rstrip(ENDS))
+    return None
 
 
 @cache

@@ -30,7 +30,7 @@ from orchestra.methods.answers import clean
 # ---- what differs only in spelling ---------------------------------------------------------------
 
 MARKS = " *_`\"'\u201c\u201d\u2018"  # around an answer
-DASH = re.compile("[\u2010-\u2015\u2212]")
+DASH = re.compile(r"[\u2010-\u2015]|\u2212(?=\s?[\d.$€£])")  # a minus before a number
 DASH_IN_RANGE = re.compile(r"(?<=\d) +- +(?=\d)")
 SUPERSCRIPT = re.compile(r"(?<=[^\W⁰¹²³⁴-⁹])[⁺⁻]?[⁰¹²³⁴-⁹]+")
 LATEX_POWER = re.compile(r"\^\{([-+]?\w+)\}")
@@ -44,13 +44,17 @@ TEN_TO = re.compile(  # 10^3, which may have a factor
 # An article may be left out, but not that of The Who, The 1975, or A and B.
 ARTICLE = re.compile(
     r"^(?:the|an|a) (?!(?:and|or|who|what|that|this|these|those|it|he|she|they|we|us|you|i|me|one|"
-    r"all|some|same|other|the|an|a|in|on|of|to|no|not|\d+)\b(?:$| ))",
+    r"all|some|same|other|the|an|a|in|on|of|to|no|not|vs|few|little|half|hundred|thousand|million|"
+    r"minor|major|flat|sharp|positive|negative|\w|\d+)\b(?:$| ))",
     re.I,
 )
-# What a name may be written without. Between two digits, and as a sign, it counts.
+# What a name may lack: a hyphen between letters, and marks that are not between two digits
 LOOSE = re.compile(
-    r"(?!(?<=\d)[^\w\s]\d|(?<!\w)-\d|(?<=\d)\s+\d)[\s.,;:!?'\"`()\[\]{}*_/\\-]+"
+    r"(?<=[^\W\d_])\s*-\s*(?=[^\W\d_])"
+    r"|(?!(?<=\d)[^\w\s]\d|(?<=\d)\s+\d)[\s.,;:!?'\"`()\[\]{}*_/\\]+"
 )
+MARKED = re.compile(r"(?=\w).*\d['\"*!]+")  # 5! and 6" are no 5 and 6
+SUBSCRIPT = re.compile(r"(?<=\d)(?=[₀-₉])")  # 101₂
 
 
 # ---- numbers, times and dates --------------------------------------------------------------------
@@ -76,7 +80,7 @@ HALF = re.compile(r"(?<=\d)(\s*)([ap])\.?m\b\.?", re.I)  # a.m.
 TIME = re.compile(
     r"([01]?\d|2[0-3])(?::([0-5]\d))?(?::([0-5]\d))?\s*(am|pm)?\s*([A-Z]{3,4})?", re.I
 )
-ZONE = re.compile(r"\b[Tt]ime\b.*?\bin ([A-Z]{3,4})\b")  # what time is it in UTC
+ZONE = re.compile(r"\b[Tt]ime\b[^.?!;]{0,60}?\bin ([A-Z]{3,4})\b")  # time in UTC
 AROUND_A_DATE = re.compile(r"(?<=\d)(st|nd|rd|th)\b|\bof\b|[.,]|(?<=\bsep)t\b")
 DATES = ("%Y-%m-%d", "%Y/%m/%d", "%d %B %Y", "%B %d %Y", "%d %b %Y", "%b %d %Y")
 
@@ -116,7 +120,10 @@ def spelled(text: str) -> str:
         text = LATEX_TIMES.sub("×", clean(text.rstrip(f"{MARKS}.,;!")))
     text = MIXED.sub(" ", LATEX_POWER.sub(r"^\1", text))
     text = SUPERSCRIPT.sub(r"^\g<0>", text.replace("\u2019", "'"))
+    text = SUBSCRIPT.sub("_", text)
     text = unicodedata.normalize("NFKC", text).replace("\u2044", "/")
+    if MARKED.fullmatch(text.strip()):
+        return text.strip()
     text = DASH_IN_RANGE.sub("-", DASH.sub("-", text.strip(MARKS)))
     text = HALF.sub(r"\2m", text)
     text = GROUPS.sub(lambda found: found[0].replace(found[1], ""), text)
@@ -149,13 +156,14 @@ def amount(text: str) -> Amount | None:
 def _same_amount(x: Amount, y: Amount, question: str) -> bool:
     if x.ratio and y.ratio and x.ratio != y.ratio:  # 6/8 is not 3/4
         return False
+    if bool(x.ratio) != bool(y.ratio) and x.number.denominator == 1:  # 10/2 is not 5
+        return False
     if x.unit.base == y.unit.base:
         return x.number * x.unit.factor == y.number * y.unit.factor
     unit = x.unit if y.unit == NO_UNIT else y.unit
-    is_known = NO_UNIT in (x.unit, y.unit) and (
-        may_be_left_out(unit) or unit == asked_for(question)
-    )
-    return is_known and x.number == y.number
+    asked = asked_for(question)
+    is_known = unit == asked or (may_be_left_out(unit) and asked == NO_UNIT)
+    return is_known and NO_UNIT in (x.unit, y.unit) and x.number == y.number
 
 
 def time_of(text: str) -> tuple[time, str] | None:
@@ -178,10 +186,8 @@ def time_of(text: str) -> tuple[time, str] | None:
 def _same_time(x: tuple[time, str], y: tuple[time, str], question: str) -> bool:
     """One of two times may be without its zone if that is the one that the question asks for."""
     zones = {x[1], y[1]}
-    asked = ZONE.search(question)
-    is_known = len(zones) == 1 or (
-        asked is not None and zones == {"", asked[1].lower()}
-    )
+    asked = {zone.lower() for zone in ZONE.findall(question)}
+    is_known = len(zones) == 1 or (len(asked) == 1 and zones == {"", *asked})
     return is_known and x[0] == y[0]
 
 
