@@ -423,7 +423,7 @@ def test_a_bare_answer_is_what_the_rules_score(sweep, tmp_path, evaluated):
     _, rows = sweep(count=0)
     assert [rows["1"][rule] for rule in ("exact", "gaia", "match")] == [False] * 3
     flags = "score", tmp_path / "out", "--scorer", "bare", "--judge", "b"
-    assert "bare: 1 of 1 answers had words around them" in evaluated(*flags)[1]
+    assert "bare: 1 of 1 answers were copied out" in evaluated(*flags)[1]
     (read,) = [last_text(r) for r in sweep.requests if r["model"] == "b"]
     assert "The capital is Paris." in read and read.count("Paris") == 1
     row = scored_rows(tmp_path / "out")["1", 1]
@@ -443,7 +443,7 @@ def test_a_bare_answer_that_is_no_part_of_the_reply_does_not_count(
     sweep(count=0)
     flags = "score", tmp_path / "out", "--scorer", "bare", "--judge", "b"
     code, said = evaluated(*flags)
-    assert code == 1 and "0 of 1 answers had words" in said
+    assert code == 1 and "0 of 1 answers were copied" in said
     row = scored_rows(tmp_path / "out")["1", 1]
     assert row["bare"] is None and row["match"] is False
 
@@ -457,3 +457,25 @@ def test_a_damaged_score_is_one_line(scorer, score, sweep, tmp_path, evaluated):
     (tmp_path / f"out/scores/{scorer}.jsonl").write_text(json.dumps(found) + "\n")
     code, said = evaluated("report", tmp_path / "out")
     assert code == 2 and "is damaged" in said and said.count("\n") == 1
+
+
+def test_copied_answers_are_compared_only_where_all_sweeps_have_them(sweep, tmp_path, evaluated):
+    sweep.respond = lambda r: "7" if r["model"] == "b" else finish("It is 7.")
+    asked = [{"question": "What is number 7?", "answer": "7"}]
+    (tmp_path / "data.json").write_text(json.dumps(asked))
+    folders = [tmp_path / name for name in ("out", "b")]
+    for folder in folders:
+        sweep("--out", folder, count=0)
+    accuracies = lambda *words: [  # noqa: E731
+        method["match"]
+        for method in json.loads(evaluated("report", *folders, *words, "--json")[1])[
+            "methods"
+        ].values()
+    ]
+    for n, folder in enumerate(folders):
+        assert (
+            accuracies() == [0, 0] and "answers as replied" in evaluated("report", *folders)[1]
+        ), n
+        evaluated("score", folder, "--scorer", "bare", "--judge", "b")
+    assert accuracies() == [1, 1] and accuracies("--replied") == [0, 0]
+    assert "answers copied out of the replies" in evaluated("report", *folders)[1]

@@ -53,6 +53,9 @@ def parser() -> argparse.ArgumentParser:
         "--score", choices=SCORERS, help="(judge if all have it, else match)"
     )
     reports.add_argument(
+        "--replied", action="store_true", help="score replies as they are, never bare"
+    )
+    reports.add_argument(
         "--json", action="store_true", help="the same as one JSON object"
     )
     scorer = commands.add_parser(
@@ -71,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 def report(a: argparse.Namespace) -> int:
     """The tables of sweeps, or one JSON object."""
-    found = comparison.report(a.folders, a.score)
+    found = comparison.report(a.folders, a.score, a.replied)
     if a.json:
         terminal.put(json.dumps(found))
     else:

@@ -67,15 +67,21 @@ class Sweep(NamedTuple):
 # ---- the report ----------------------------------------------------------------------------------
 
 
-def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
-    """The figures of each sweep, and the comparison of each pair of them. Raises ConfigError."""
+def report(
+    folders: Iterable[Path], score: str | None, replied: bool = False
+) -> dict[str, Any]:
+    """The figures of each sweep, and the comparison of each pair of them. The rules score the
+    answers that were copied out of the replies if all sweeps have them, and not with `replied`.
+    Raises ConfigError.
+    """
     sweeps = [(folder, settings_of(folder)) for folder in folders]
     score = _common_score([folder for folder, _ in sweeps], score)
     second = "match" if score == "gaia" else "gaia"
+    bare = not replied and all(has_score(folder, "bare") for folder, _ in sweeps)
     methods: dict[str, MethodRow] = {}
     read: list[Sweep] = []
     for folder, settings in sweeps:
-        rows = _rows_with_scores(folder)
+        rows = _rows_with_scores(folder, bare)
         name = _name_of(folder, settings, methods)
         scores = [key for key in SCORERS if has_score(folder, key)]
         methods[name] = method_row(
@@ -85,6 +91,7 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
     return {
         "score": score,
         "second": second,
+        "bare": bare,
         "methods": methods,
         "pairs": [*compared_pairs(read, score), *compared_pairs(read, second)],
     }
@@ -102,8 +109,8 @@ def _common_score(folders: Sequence[Path], score: str | None) -> str:
     raise ConfigError(f"--score {score}: {lacking[0]} does not have it; {advice}")
 
 
-def _rows_with_scores(folder: Path) -> list[QuestionRow]:
-    rows = scored_rows(folder)
+def _rows_with_scores(folder: Path, bare: bool) -> list[QuestionRow]:
+    rows = scored_rows(folder, bare)
     if not rows:
         raise ConfigError(f"{folder} has no rows yet")
     return list(rows.values())

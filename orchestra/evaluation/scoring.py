@@ -21,6 +21,7 @@ from typing import Any
 from orchestra.command import terminal
 from orchestra.command.redact import Redact
 from orchestra.command.terminal import printable, usd
+from orchestra.command.way_on import command
 from orchestra.evaluation.executors import MOST
 from orchestra.evaluation.judge import RULES, forget_budget, judge_of, verdict
 from orchestra.evaluation.questions import QuestionRow, accepted_of, key_of
@@ -77,6 +78,7 @@ def score(a: argparse.Namespace) -> int:
     scored.sort(key=lambda row: order[key_of(row)])
     write_whole(file, "".join(f"{json.dumps(r, ensure_ascii=False)}\n" for r in scored))
     terminal.put(_summary(a.scorer, scored))
+    terminal.tell(f"next: {command(['evaluate', 'report', a.folder])}")
     return 1 if any(row["score"] is None for row in scored) else 0
 
 
@@ -97,7 +99,7 @@ def _summary(scorer: str, scored: Sequence[ScoreRow]) -> str:
     found = f"{scorer}: {right} of {len(scored)} answers right"
     if scorer == "bare":
         changed = sum(row["score"] not in (None, row["answer"]) for row in scored)
-        found = f"bare: {changed} of {len(scored)} answers had words around them"
+        found = f"bare: {changed} of {len(scored)} answers were copied out of words around them"
     if missing:
         reasons = [row["why"] for row in scored if row["score"] is None]
         found = f"{found}, {missing} without a verdict ({printable(reasons[0])[:200]})"

@@ -125,9 +125,9 @@ def newest(rows: Iterable[QuestionRow]) -> dict[Key, QuestionRow]:
     return {key_of(row): row for row in rows}
 
 
-def scored_rows(folder: Path) -> dict[Key, QuestionRow]:
-    """The valid rows of a sweep, scored by each rule, and with what `evaluate score` found. Where
-    it found bare answers, these are scored. Raises ConfigError.
+def scored_rows(folder: Path, bare: bool = True) -> dict[Key, QuestionRow]:
+    """The valid rows of a sweep, scored by each rule, and with what `evaluate score` found. `bare`:
+    where it copied an answer out of the reply, that is scored. Raises ConfigError.
     """
     rows = newest(rows_of(folder))
     for scorer in judge.RULES:
@@ -138,7 +138,7 @@ def scored_rows(folder: Path) -> dict[Key, QuestionRow]:
                 row[scorer] = found["score"]
     for row in rows.values():
         if row["status"] == "done":
-            given = row.get("bare") or row["answer"]
+            given = (row.get("bare") if bare else None) or row["answer"]
             row |= scores_of(given, accepted_of(row), row.get("question", ""))
     return rows
 

@@ -28,7 +28,8 @@ def print_report(found: Mapping[str, Any]) -> None:
 
 def _tables(found: Mapping[str, Any]) -> Iterator[str]:
     methods: dict[str, MethodRow] = found["methods"]
-    yield HEADING.format(**found)
+    form = "copied out of the replies (bare)" if found["bare"] else "as replied"
+    yield f"answers {form}\n{HEADING.format(**found)}"
     for key in PARTS:
         yield _table_by(key, methods)
     yield _outcomes(methods)

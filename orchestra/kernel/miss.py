@@ -33,6 +33,7 @@ def told(
 
 
 def readable(request: Request) -> list[str]:
-    """The lines of a request: JSON whose texts have their line breaks."""
-    text = json.dumps(request, sort_keys=True, ensure_ascii=False, indent=1)
+    """The lines of a request, without its price: JSON whose texts have their line breaks."""
+    seen = {name: value for name, value in request.items() if name != "bill"}
+    text = json.dumps(seen, sort_keys=True, ensure_ascii=False, indent=1)
     return text.replace("\\n", "\n").splitlines()

@@ -17,7 +17,7 @@ from orchestra.report.run_data import Recorded, Row, asked_of, got_from, outcome
 from orchestra.report.totals import totals_of
 
 # Of a sweep; the first that a row has counts
-SCORES = ("omnigaia", "judge", "gaia", "match", "exact")
+SCORES = ("omnigaia", "judge", "match", "gaia", "exact")  # the first that a run has
 LINES = 12  # of the first decision
 LINE_CHARS = 300
 ROWS_BYTES = 1 << 28  # of the rows of a sweep
