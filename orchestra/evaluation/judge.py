@@ -72,7 +72,7 @@ def judge_of(name: str, pool: Pool, budget_usd: float | None) -> Backend:
         raise ConfigError(
             f"--judge {name}: --budget needs its price; add it to --backends FILE"
         )
-    return replace(pool[pool.main], name=name, model=name)
+    return replace(pool[pool.main], name=name, model=name, price_usd_per_mtok=None)
 
 
 def verdict(
