@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestra.kernel.folder import first_difference, read_events
+from orchestra.kernel.tape import seen
 from orchestra_min import orchestrate
 from tests.conftest import Options, Price, pool_at
 from tests.program import (
@@ -157,3 +158,10 @@ def test_a_difference_is_told_in_one_line():
     recorded = {"event": "\n# x", "at": [1, 1, 0], "answer": "a\nb"}
     told = first_difference([recorded], [{**recorded, "answer": "c"}])
     assert told == r"# x at [1, 1, 0]: answer: recorded 'a\nb', now 'c'"
+
+
+def test_what_a_difference_shows_is_what_the_key_holds():
+    price = {"url": "http://a/v1", "bill": {"backend": "a"}}
+    assert seen({"kind": "chat", "model": "m", **price}) == {"kind": "chat", "model": "m"}
+    of_a_tool = {"kind": "pay", "bill": 5}  # a parameter of a user's tool
+    assert seen(of_a_tool) == of_a_tool

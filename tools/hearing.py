@@ -127,10 +127,12 @@ def by_whisper(
     `tell` is told of a download.
     """
     rows: list[TimedText] = []
+    model = None  # silence needs none
     for part_start_s, samples in parts(path, WHISPER_S, window):
         if is_silent(samples):
             continue
-        segments, _ = _loaded_whisper(tell).transcribe(
+        model = model or _loaded_whisper(tell)
+        segments, _ = model.transcribe(
             samples.astype("float32") / 32768.0,
             initial_prompt=hint[:HINT_CHARS] or None,
             condition_on_previous_text=False,

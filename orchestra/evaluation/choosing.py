@@ -17,7 +17,7 @@ def chosen(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
     Those whose media cannot be read are listed and left out. Raises ConfigError.
     """
     readable: list[Question] = []
-    for q in selected(a, asked):
+    for q in _selected(a, asked):
         try:
             readable.append(_with_modalities(q))
         except ConfigError as error:
@@ -27,7 +27,7 @@ def chosen(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
     return readable
 
 
-def selected(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
+def _selected(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
     """The questions of --ids, --level, --category and --limit. Raises ConfigError."""
     for flag, key in (("ids", "id"), ("level", "level"), ("category", "category")):
         asked = _with_value(asked, flag, key, getattr(a, flag), a.data)
@@ -41,14 +41,16 @@ def _with_value(
     ConfigError for a value that no question has.
     """
     names = [name.strip().lower() for name in (values or "").split(",") if name]
-    known = {getattr(q, key).lower() for q in asked}
+    if not names:
+        return asked
+    known = {getattr(q, key) for q in asked} - {""}
     for name in names:
-        if name not in known:
-            listed = ", ".join(sorted({getattr(q, key) for q in asked} - {""}))
+        if name not in {value.lower() for value in known}:
+            listed = ", ".join(sorted(known)) or "none"
             raise ConfigError(
-                f"--{flag}: no question has {name!r}; {data} has {listed or 'none'}"
+                f"--{flag}: no question has {name!r}; {data} has {listed}"
             )
-    return [q for q in asked if not names or getattr(q, key).lower() in names]
+    return [q for q in asked if getattr(q, key).lower() in names]
 
 
 def _with_modalities(q: Question) -> Question:

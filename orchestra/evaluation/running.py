@@ -67,7 +67,7 @@ def add_flags(p: argparse.ArgumentParser) -> None:
 def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
     """A sweep. Returns 1 if a question failed or was not started."""
     of_run = words.of_runs(rest)
-    check_flags(a)
+    _check_flags(a)
     workers = Workers(a.workers or "auto")
     a.data = gaia.data_file(a.data)
     asked = chosen(a, questions.load(a.data, a.media))
@@ -93,7 +93,7 @@ def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
     return 0 if progress.all_done else 1
 
 
-def check_flags(a: argparse.Namespace) -> None:
+def _check_flags(a: argparse.Namespace) -> None:
     """Raises ConfigError for a flag whose value is wrong."""
     for name in ("limit", "budget", "repeat"):
         given = getattr(a, name)

@@ -108,21 +108,6 @@ def _summary(scorer: str, scored: Sequence[ScoreRow]) -> str:
     return f"{found}; {cost}, {paid} of it paid now"
 
 
-def _score_row(row: QuestionRow, scorer: str, **found: Any) -> ScoreRow:
-    return {
-        "id": row["id"],
-        "repeat": key_of(row)[1],
-        "run": row["run"],
-        "answer": row["answer"],
-        "right": row.get("right", ""),
-        "scorer": scorer,
-        "judge": None,
-        "cost_usd": 0.0,
-        "paid_usd": 0.0,
-        **found,
-    }
-
-
 def _question_of(row: QuestionRow, runs: Path) -> str:
     """Rows of earlier versions have no question; their run has it. Raises ConfigError."""
     found = row.get("question")
@@ -152,15 +137,19 @@ class _Judging:
             found = self._verdict(row, purse)
         except (EndpointError, BudgetExceeded) as error:
             why = " ".join(str(error).split())
-        return _score_row(
-            row,
-            self.scorer,
-            score=found,
-            judge=self.judge.model,
-            cost_usd=add_usd(*purse.costs),
-            paid_usd=add_usd(*purse.paid),
+        return {
+            "id": row["id"],
+            "repeat": key_of(row)[1],
+            "run": row["run"],
+            "answer": row["answer"],
+            "right": row.get("right", ""),
+            "scorer": self.scorer,
+            "judge": self.judge.model,
+            "cost_usd": add_usd(*purse.costs),
+            "paid_usd": add_usd(*purse.paid),
+            "score": found,
             **({"why": why} if found is None else {}),
-        )
+        }
 
     def _verdict(self, row: QuestionRow, purse: Purse) -> bool | str | None:
         """An empty answer needs no call, nor an exact one to be right. Raises EndpointError,
@@ -169,10 +158,11 @@ class _Judging:
         rule = RULES[self.scorer]
         given: str = row["answer"].strip()
         accepted = accepted_of(row)
-        if self.scorer == "bare" and not given:
-            return given
-        if self.scorer != "bare" and (not given or exact(given, accepted)):
-            return bool(given)
+        is_bare = self.scorer == "bare"
+        if not given:
+            return "" if is_bare else False
+        if not is_bare and exact(given, accepted):
+            return True
         question = _question_of(row, self.runs)
         file = self.runs / row["run"] / rule.tape
         forget_budget(file)

@@ -82,9 +82,9 @@ class Budget:
 
     def share(self, q: Question, free: int, alone: bool) -> float | None:
         """What a question may spend, in USD; inf without a budget. A run that was begun keeps its
-        budget. `free`: how many questions may
-        start now; `alone`: none is in flight. None: it cannot start now, because the money does not
-        cover a share, or because the first question runs alone.
+        budget. `free`: how many questions may start now; `alone`: none is in flight. None: it
+        cannot start now, because the money does not cover a share, or because the first question
+        runs alone.
         """
         if self.total_usd is None:
             return math.inf

@@ -164,16 +164,12 @@ def has_score(folder: Path, scorer: str) -> bool:
     return scorer in RULES or scores_file(folder, scorer).is_file()
 
 
-def name_of(folder: Path) -> str:
-    return folder.resolve().name
-
-
 def earlier_sweep(folder: Path) -> Earlier:
     """The sweep of --reuse. Raises ConfigError."""
     settings_of(folder)
     rows = newest(rows_of(folder))
     runs = {key: folder / "runs" / row["run"] for key, row in rows.items()}
-    return Earlier(name_of(folder), runs)
+    return Earlier(folder.resolve().name, runs)
 
 
 def earlier_rows(

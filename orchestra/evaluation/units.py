@@ -95,30 +95,17 @@ OTHERS = (
     ("yen", "1", "yen", "¥", "jpy", "japanese yen"),
     ("rupee", "1", "rupee", "₹", "inr", "indian rupee"),
 )
-# An answer may leave these out, whatever the question says.
+# An answer may leave these out, unless the question asks for another unit.
 SIGNS = {"percent", "dollar", "euro", "pound sterling", "yen", "rupee"}
 PLURAL = re.compile(r"(?<=\w\w)(?<![siu])s(?=$| )")  # not boss, Celsius
 AMERICAN = re.compile(r"(?<=met)er(?=s?\b)|(?<=lit)er(?=s?\b)")
 PER = re.compile(r"/| (?:per|an?) ", re.I)
 POWER = re.compile(r"(?:(?P<word>sq|square|cu|cubic) )?(?P<name>.+?)(?P<n>[23])?", re.I)
 ENDS = "?.,;:!"
-GOES_ON = {  # after a unit that a question asks for
-    *(
-        "is",
-        "are",
-        "was",
-        "were",
-        "did",
-        "does",
-        "do",
-        "of",
-        "between",
-        "from",
-        "for",
-        "to",
-    ),
-    *("at", "on", "after", "before", "until", "when", "if"),
-}
+GOES_ON = re.compile(  # after a unit that a question asks for
+    r"is|are|was|were|did|does|do|of|between|from|for|to|at|on|after|before|until|when|if",
+    re.I,
+)
 ASKED = re.compile(
     r"\b(how many (?:more |fewer )?|in )(?=((?:\S{1,30} ?){1,3}))|\(([^()]{1,30})\)",
     re.I,
@@ -181,8 +168,8 @@ def _asked(asked: re.Match[str]) -> Unit | None:
         return None
     for end in range(len(words), 0, -1):
         name = " ".join(words[:end])
-        ends = end == len(words) or name[-1] in ENDS or words[end].lower() in GOES_ON
-        ends = ends and not re.fullmatch(r"\w\.", name)  # J. Smith
+        is_last = end == len(words) or name[-1] in ENDS or GOES_ON.fullmatch(words[end])
+        ends = is_last and not re.fullmatch(r"\w\.", name)  # J. Smith
         name = name.rstrip(ENDS)
         is_noun = len(name) < 4 or singular(name) != name.lower()
         if (found := _known(name)) and (is_noun if "many" in before else ends):

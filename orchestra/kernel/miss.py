@@ -13,15 +13,15 @@ Request = Mapping[str, Any]
 
 
 def told(
-    path: Path, call: str, text: str, before: Sequence[Request]
+    path: Path, call: str, request: Request, before: Sequence[Request]
 ) -> tuple[str, bool]:
-    """The message of a TapeMiss, and whether the tape holds another request of this call. `text`:
-    the request as JSON; `before`: those that the call made when it was recorded.
+    """The message of a TapeMiss, and whether the tape holds another request of this call. `before`:
+    those that the call made when it was recorded.
     """
     if not before:
         problem = f"{path}: nothing is recorded for {call!r}; a resume makes this call"
         return problem, False
-    now = readable(json.loads(text))
+    now = readable(request)
     recorded = map(readable, before)
     nearest = max(recorded, key=lambda lines: len(set(lines) & set(now)))
     if nearest == now:
@@ -33,7 +33,6 @@ def told(
 
 
 def readable(request: Request) -> list[str]:
-    """The lines of a request, without its price: JSON whose texts have their line breaks."""
-    seen = {name: value for name, value in request.items() if name != "bill"}
-    text = json.dumps(seen, sort_keys=True, ensure_ascii=False, indent=1)
+    """The lines of a request: JSON whose texts have their line breaks."""
+    text = json.dumps(request, sort_keys=True, ensure_ascii=False, indent=1)
     return text.replace("\\n", "\n").splitlines()

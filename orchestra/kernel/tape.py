@@ -278,8 +278,9 @@ class Tape:
         if self._file is None:
             from orchestra.kernel.miss import told
 
-            before = [e.request for e in exchanges(self.path) if e.call == call]
-            raise TapeMiss(*told(self.path, call, text, before))
+            made = exchanges(self.path)
+            before = [seen(e.request) for e in made if e.call == call]
+            raise TapeMiss(*told(self.path, call, seen(json.loads(text)), before))
         sources = self.sources
         found = (source(kind, call, key + depends_on(), times) for source in sources)
         reused = next(filter(None, found), None)
@@ -386,6 +387,12 @@ def key_and_text(kind: str, request: Row) -> tuple[str, str]:
     if apart:
         text = f"{text[:-1]}, {json.dumps(apart)[1:]}"
     return key, text
+
+
+def seen(request: Mapping[str, Any]) -> Row:
+    """The part of a request on a tape that its key holds."""
+    hidden = ADDRESS if request["kind"] in ADDRESSED else ()
+    return {name: value for name, value in request.items() if name not in hidden}
 
 
 def _sha256(data: bytes) -> str:

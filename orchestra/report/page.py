@@ -33,15 +33,11 @@ def template(shared: str = "") -> str:
     """
     text = (FOLDER / "page.html").read_text(encoding="utf-8")
     style, script = (f"\n{part}\n" for part in parts().values())
+    elements = f"<style>{style}</style>", f"<script>{script}</script>"
     if shared:
-        text = text.replace(
-            "<style>", f'<link rel="stylesheet" href="{shared}page.css">'
-        )
-        text = text.replace("</style>", "").replace(
-            "<script>", f'<script src="{shared}page.js">'
-        )
-        style = script = ""
-    return text.replace("{{STYLE}}", style).replace("{{SCRIPT}}", script)
+        link = f'<link rel="stylesheet" href="{shared}page.css">'
+        elements = link, f'<script src="{shared}page.js"></script>'
+    return text.replace("{{STYLE}}", elements[0]).replace("{{SCRIPT}}", elements[1])
 
 
 def page(data: Mapping[str, Any], live: bool = False, shared: str = "") -> str:

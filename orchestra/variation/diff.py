@@ -34,12 +34,11 @@ from orchestra.kernel.folder import (
     read_manifest,
 )
 from orchestra.kernel.tape import (
-    ADDRESS,
-    ADDRESSED,
     SUMMARY,
     Exchange,
     Failure,
     exchanges,
+    seen,
 )
 from orchestra.kernel.vocabulary import ConfigError, Place
 from orchestra.report.totals import summarize, totals_of
@@ -301,16 +300,14 @@ def _parting(x: Exchange | None, y: Exchange | None) -> Parting:
     way: Way = "only first" if x else "only second"
     if x and y:
         way = "reply" if x.key == y.key else "request"
-    shown = _seen if way == "request" else _reply
+    shown = _request if way == "request" else _reply
     first = _lines(shown(x)) if x else ()
     second = _lines(shown(y)) if y else ()
     return Parting(call.call, way, call.request["kind"], first, second)
 
 
-def _seen(call: Exchange) -> Any:
-    """The part of the request that its key holds."""
-    hidden = ADDRESS if call.request["kind"] in ADDRESSED else ()
-    return {name: value for name, value in call.request.items() if name not in hidden}
+def _request(call: Exchange) -> Any:
+    return seen(call.request)
 
 
 def _lines(value: Any) -> tuple[str, ...]:
