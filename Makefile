@@ -64,7 +64,7 @@ lint: $(VENV)/dev
 
 lint-train: $(VENV)/train  ## types of the training code need torch
 	$(RUN) -m mypy -p orchestra.training -m train_da_grpo
-	$(RUN) -m mypy -p fixtures.trained
+	$(RUN) -m mypy -p fixtures.trained -p benchmarks.lab
 
 QUESTION ?= What time is it in UTC when it is 7:49 AM on September 23 in Prague?
 live: export ASKED = $(value QUESTION)
@@ -105,7 +105,7 @@ train-tiny: $(VENV)/train  ## a tiny model learns four decisions; fails where it
 	TRAIN_TINY=1 OMP_NUM_THREADS=1 $(RUN) -m pytest tests/training/test_train.py -k tiny_model -s
 
 lab: $(VENV)/train  ## when does a reward for each decision help? 1 hour of two cores; make lab ARGS=--quick: 6 minutes
-	$(RUN) -m orchestra.training.lab.arms $(ARGS)
+	$(RUN) -m benchmarks.lab.arms $(ARGS)
 
 test-vllm: $(VENV)/train  ## a real vLLM server drives two steps: make test-vllm VLLM_PYTHON=... TRAIN_MODEL=...
 	VLLM_PYTHON=$(VLLM_PYTHON) TRAIN_MODEL=$(TRAIN_MODEL) $(RUN) -m pytest -rs tests/training/test_vllm.py

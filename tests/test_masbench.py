@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from orchestra.curation import masbench
+from benchmarks import masbench
 from orchestra.evaluation.questions import load
 
 

@@ -18,7 +18,9 @@ def test_others_get_what_the_checkout_needs_but_pytest_and_vcrpy():
 
 def test_algorithm_1_imports_nothing_from_above_it():
     """The contracts in pyproject.toml see only what is inside orchestra/."""
-    extras = "evaluate|report|explain|diff|variation|masbench|curate|optimize_prompt|evaluation|training|minigaia"
+    extras = (
+        "evaluate|report|explain|diff|variation|curate|optimize_prompt|evaluation|training|minigaia"
+    )
     program = (ROOT / "orchestra_min.py").read_text()
     assert not re.findall(
         rf"^\s*(?:from|import) (?:orchestra\.(?:{extras})\b|train_da_grpo).*", program, re.M

@@ -36,7 +36,6 @@ PROGRAMS = {  # of other layers, and the function that runs them
     "explain": "orchestra.report.explain:main",
     "diff": "orchestra.variation.diff:main",
     "evaluate": "orchestra.evaluation.command:main",
-    "masbench": "orchestra.curation.masbench:main",
     "curate": "orchestra.curation.curate:main",
     "optimize-prompt": "orchestra.curation.optimize_prompt:main",
 }

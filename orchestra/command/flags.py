@@ -216,8 +216,8 @@ TO_A_RESUME = (
     ),
 )
 EPILOG = """commands, each with its own --help:
-  resume RUN  replay RUN  runs [DIR]  report  explain  diff  evaluate  masbench
-  curate  optimize-prompt
+  resume RUN  replay RUN  runs [DIR]  report  explain  diff  evaluate  curate
+  optimize-prompt
 environment: OPENAI_API_KEY is the key, OPENAI_BASE_URL the endpoint (default: OpenAI's)
 exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint,
   130, 143 or 129 interrupted (Ctrl-C, SIGTERM or SIGHUP)"""

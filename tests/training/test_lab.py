@@ -6,9 +6,8 @@ import shutil
 
 import pytest
 
-from orchestra.kernel.vocabulary import ConfigError
-from orchestra.training.lab import players, report
-from orchestra.training.lab.language import (
+from benchmarks.lab import players, report
+from benchmarks.lab.language import (
     HELD_OUT,
     SETTINGS,
     VALIDATION,
@@ -21,6 +20,7 @@ from orchestra.training.lab.language import (
     new_task,
     reward,
 )
+from orchestra.kernel.vocabulary import ConfigError
 from tests.conftest import ROOT
 
 MEMO = Task(

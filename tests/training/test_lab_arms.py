@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from orchestra.training.lab import arms
-from orchestra.training.lab.arms import (
+from benchmarks.lab import arms
+from benchmarks.lab.arms import (
     ARMS,
     COMPARED,
     Learner,
@@ -17,7 +17,7 @@ from orchestra.training.lab.arms import (
     decision_ids,
     encode,
 )
-from orchestra.training.lab.language import HELD_OUT, SETTINGS, Setting, Tasks
+from benchmarks.lab.language import HELD_OUT, SETTINGS, Setting, Tasks
 
 SMALL = Setting(rounds=2)
 

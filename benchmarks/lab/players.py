@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from orchestra.training.lab.language import TOOLS, Game, read, written
+from benchmarks.lab.language import TOOLS, Game, read, written
 
 Player = Callable[[Game, random.Random], str]
 

@@ -1,6 +1,6 @@
 """The arms: what is compared, and how each is trained; and the command.
 
-    python -m orchestra.training.lab.arms [--quick] [--seed N] [--out DIR]
+    python -m benchmarks.lab.arms [--quick] [--seed N] [--out DIR]
 
 Every seed has a start, which imitated y* for a while. From it the arms part. All of them
 take the same number of optimizer steps, on Eq. 31 of train_da_grpo.py. They differ in whose states
@@ -41,11 +41,8 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
-from orchestra.command.flags import OneLineParser
-from orchestra.command.programs import run_program
-from orchestra.kernel.folder import write_whole
-from orchestra.training.lab import players
-from orchestra.training.lab.language import (
+from benchmarks.lab import players
+from benchmarks.lab.language import (
     CHECK,
     END,
     HELD_OUT,
@@ -61,8 +58,11 @@ from orchestra.training.lab.language import (
     new_task,
     reward,
 )
-from orchestra.training.lab.players import Player
-from orchestra.training.lab.report import GREEDY, SAMPLED, percent, report
+from benchmarks.lab.players import Player
+from benchmarks.lab.report import GREEDY, SAMPLED, percent, report
+from orchestra.command.flags import OneLineParser
+from orchestra.command.programs import run_program
+from orchestra.kernel.folder import write_whole
 from orchestra.training.logprobs import token_logprobs
 from orchestra.training.policy import Ids, Policy
 from orchestra.training.rollouts import Group, LocalRollouts
@@ -74,7 +74,7 @@ from train_da_grpo import (
     learning_rate,
 )
 
-PROGRAM = "orchestra.training.lab.arms"
+PROGRAM = "benchmarks.lab.arms"
 ID = {word: number for number, word in enumerate(VOCABULARY)}
 STATES = 64  # in which a step consults y*
 SAMPLES = 512  # decisions that a step samples

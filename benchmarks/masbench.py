@@ -1,7 +1,8 @@
+#!/usr/bin/env python3
 """Problems of MASBENCH, https://huggingface.co/datasets/Salesforce/MASBench (Apache 2.0,
 arXiv 2601.14652), as questions that `orchestra-min evaluate` reads.
 
-    orchestra-min masbench MASBench/depth/test-*.parquet --n 10 --out depth.jsonl
+    python benchmarks/masbench.py MASBench/depth/test-*.parquet --n 10 --out depth.jsonl
 
 A folder for each axis (and `combine`, a mixture for training) has train-*.parquet and
 test-*.parquet. Each row has these texts:
@@ -22,23 +23,22 @@ import argparse
 import heapq
 import json
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
 from orchestra.command.flags import OneLineParser
 from orchestra.command.programs import run_program
 from orchestra.evaluation.question_files import items
-from orchestra.kernel.prompts import say
 from orchestra.kernel.vocabulary import ConfigError
 
 SEPARATOR = "<<horizon>>"
-COLUMNS = (
-    "prompt_json",
-    "reward_model_json",
-    "axis",
-    "value",
-)  # those that a question needs
+SEVERAL = "Reply with the {count} answers alone, in the order of the problems, separated by commas."
+COLUMNS = "prompt_json", "reward_model_json", "axis", "value"  # that a question needs
 Row = dict[str, str]  # a question as a line of a file
 
 
@@ -58,7 +58,7 @@ def question(row: Mapping[str, Any], number: int) -> Row:
         raise ValueError("has no problem or no answer")
     if len(answers) > 1:
         count = len(answers)
-        text = say("evaluation/masbench", "several", problem=text, count=count)
+        text = f"{text}\n\n{SEVERAL.format(count=count)}"
     return {
         "id": f"{axis}-{row.get('value') or 'all'}-{number}",
         "category": axis,
@@ -125,7 +125,7 @@ def _rows(sources: Sequence[Path]) -> Iterator[Row]:
 
 def parser() -> argparse.ArgumentParser:
     p = OneLineParser(
-        prog="orchestra-min masbench",
+        prog="masbench.py",
         description="Writes problems of Salesforce/MASBench as questions.",
     )
     p.add_argument(
@@ -150,3 +150,7 @@ def main(argv: Sequence[str]) -> int:
         write(a.out, a.files, a.n, a.seed)
 
     return run_program(p.prog, work)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """The tables and the curves of a laboratory.
 
-    python -m orchestra.training.lab.report fixtures/lab
+    python -m benchmarks.lab.report fixtures/lab
 
 The folder has rows/*.json, or all of them in results.jsonl. Its tables.md and curves.svg are
 written. What is compared was written down here before the runs whose results are published:
@@ -29,17 +29,17 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from orchestra.command.programs import run_program
-from orchestra.kernel.folder import write_whole
-from orchestra.kernel.vocabulary import ConfigError
-from orchestra.training.lab import players
-from orchestra.training.lab.language import (
+from benchmarks.lab import players
+from benchmarks.lab.language import (
     HELD_OUT,
     SETTINGS,
     VALIDATION,
     Setting,
     Tasks,
 )
+from orchestra.command.programs import run_program
+from orchestra.kernel.folder import write_whole
+from orchestra.kernel.vocabulary import ConfigError
 
 Row = dict[str, Any]
 Rows = Mapping[tuple[str, str], Mapping[int, Row]]  # setting and arm -> seed -> row
@@ -332,7 +332,7 @@ def main() -> int:
             raise ConfigError("give the folder of a laboratory, as fixtures/lab")
         print(report(Path(sys.argv[1])), end="")
 
-    return run_program("orchestra.training.lab.report", work)
+    return run_program("benchmarks.lab.report", work)
 
 
 if __name__ == "__main__":
