@@ -75,7 +75,6 @@ bench: $(VENV)/dev  ## the figures in docs/figures.md
 	$(RUN) benchmarks/overhead.py
 	$(RUN) benchmarks/sweep.py
 	$(RUN) benchmarks/sweep.py marks
-	$(RUN) benchmarks/rate_limits.py
 	$(RUN) benchmarks/latency.py
 	$(RUN) benchmarks/startup.py
 	$(RUN) benchmarks/replays.py

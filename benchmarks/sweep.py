@@ -37,7 +37,6 @@ def swept(url: str, questions: int) -> int:
     from orchestra.evaluation.answering import Plan
     from orchestra.evaluation.questions import Question
     from orchestra.evaluation.sweep import Budget, sweep
-    from orchestra.evaluation.workers import Workers
     from orchestra_min import Options
 
     options = Options.of(parallel=K, tools=[f"{ECHO}:echo"])
@@ -51,8 +50,8 @@ def swept(url: str, questions: int) -> int:
     ):
         Path(folder, "runs").mkdir()
         plan = plan_of(Path(folder))
-        workers, budget = Workers(str(IN_FLIGHT)), Budget(None, plan, [])
-        rows = list(sweep(asked, plan, executor, workers, budget, print))
+        budget = Budget(None, plan, [])
+        rows = list(sweep(asked, plan, executor, IN_FLIGHT, budget, print))
     assert all(row["exact"] for row in rows) and len(rows) == questions
     return sum(row["calls"] for row in rows)
 

@@ -19,7 +19,6 @@ from orchestra.evaluation.figures import latencies_s
 from orchestra.evaluation.questions import load
 from orchestra.evaluation.scores import matches
 from orchestra.evaluation.sweep import Budget
-from orchestra.evaluation.workers import Workers
 from orchestra.kernel.vocabulary import ConfigError
 from tests import sweeps
 from tests.conftest import ROOT, Options, pool_at
@@ -342,50 +341,19 @@ def test_intervals_and_p_values_are_those_of_the_textbooks():
     assert intervals.wilson(0, 15)[0] == 0.0 and intervals.wilson(40, 40)[1] == 1.0
 
 
-def test_workers_double_until_a_refusal_which_halves_them_once_and_then_grow_by_one_a_round():
-    workers, row = Workers("auto"), {"status": "done", "resumed": False, "calls": 1}
-    for _ in range(12):
-        workers.ended({**row, "latency_s": 1.0}, workers.start())
-    assert workers.allowed == 16
-    for number in (3, 4):
-        workers.refused(number)
-    assert workers.allowed == 8
-    for _ in range(9):
-        workers.ended({**row, "latency_s": 1.0}, workers.start())
-    assert workers.allowed == 9
-    workers.ended({**row, "latency_s": 9.0}, workers.start())
-    assert workers.allowed == 9
-    workers.ended({**row, "status": "failed", "cause": "rate limit"}, workers.start())
-    assert workers.allowed == 4
-
-
-def test_a_rate_limit_reaches_the_workers_by_its_status(tmp_path, endpoint):
-    """Not by the text of the message, which people read."""
+def test_the_row_has_the_notices_of_calls_that_were_refused(tmp_path, endpoint):
     replies = iter([Raw(429, {}, retry_after="0"), Raw(500, {"error": "status 429"})])
     server = endpoint(lambda request: next(replies, None) or number_asked(request))
     data_file(tmp_path, 1)
     (q,) = load(tmp_path / "data.json")
     plan = Plan(tmp_path, pool_at(server.url), Options(method="react"))
     row = answer(q, plan)
-    assert row["exact"] and len(row["notices"]) == 2 and row["refused"] == 1
+    assert row["exact"] and len(row["notices"]) == 2
 
 
-def test_a_call_that_timed_out_reaches_the_workers(tmp_path, endpoint):
-    slow = iter([1.0])
-
-    def respond(request):
-        time.sleep(next(slow, 0.0))
-        return number_asked(request)
-
-    server = endpoint(respond)
-    data_file(tmp_path, 1)
-    (q,) = load(tmp_path / "data.json")
-    plan = Plan(tmp_path, pool_at(server.url), Options(method="react", timeout_s=0.5))
-    row = answer(q, plan)
-    assert row["exact"] and row["refused"] == 1
-
-
-def test_a_sweep_with_auto_workers_is_refused_few_calls(tmp_path, endpoint, monkeypatch):
+def test_a_sweep_with_more_workers_than_the_endpoint_admits_answers_all(
+    tmp_path, endpoint, monkeypatch
+):
     """At most six calls at a time; a call over that is refused."""
     monkeypatch.setattr("orchestra.kernel.attempts.PAUSE_S", 0.25)
     in_flight, refused = [0], [0]
@@ -406,7 +374,7 @@ def test_a_sweep_with_auto_workers_is_refused_few_calls(tmp_path, endpoint, monk
     data_file(tmp_path, 80)
     server = endpoint(respond)
     code, rows = sweeps.sweep(tmp_path, server.url)
-    assert (code, len(rows)) == (0, 80) and refused[0] < 0.15 * len(server.requests)
+    assert (code, len(rows)) == (0, 80) and refused[0] > 0
 
 
 def test_a_latency_is_that_of_runs_that_called_everything_themselves():

@@ -12,17 +12,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from orchestra import methods as shipped
 from orchestra.command.names import LISTED, objects, redact_of
 from orchestra.evaluation.questions import Key, Question, QuestionRow
 from orchestra.evaluation.scores import scores_of
 from orchestra.kernel.folder import Event, Options, read_events, read_manifest
-from orchestra.kernel.http import NoAnswer, Response, by_requests
 from orchestra.kernel.tape import Source
 from orchestra.kernel.vocabulary import (
-    RATE_LIMITS,
     ConfigError,
     EndpointError,
     Place,
@@ -105,29 +102,14 @@ def _is_over(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Watch:
-    """What the sweep sees of a question while it is answered: messages about calls, and calls that
-    the endpoint refuses because it has too much to do.
-    """
+    """What the sweep sees of a question while it is answered: messages about calls."""
 
     notify: Callable[[str], None] = lambda message: None
-    refuse: Callable[[], None] = lambda: None
     cancelled: threading.Event | None = None
 
     def listen(self, event: Event) -> None:
         if event["event"] == "notice":
             self.notify(event["message"])
-
-    def send(self, url: str, body: Any, key: str, timeout_s: float) -> Response:
-        """One attempt of a call. Raises NoAnswer."""
-        try:
-            response = by_requests(url, body, key, timeout_s)
-        except NoAnswer as error:
-            if error.timed_out:
-                self.refuse()
-            raise
-        if response.status in RATE_LIMITS:
-            self.refuse()
-        return response
 
 
 def answer(
@@ -138,13 +120,12 @@ def answer(
 ) -> QuestionRow:
     """Answer and score one question, continuing its run folder if there is one. Returns its row.
 
-    Without `watch`, the row has the messages and counts the refusals. The status is "failed" if an
+    Without `watch`, the row has the messages. The status is "failed" if an
     endpoint failed, a file cannot be used or a rate limit outlasted the patience, and "starved" if
     the share was too small.
     """
     notices: list[str] = []
-    refused: list[int] = []
-    watch = watch or Watch(notices.append, lambda: refused.append(1))
+    watch = watch or Watch(notices.append)
     folder = plan.folder(q)
     row: QuestionRow = {**q.row, **plan.names, "resumed": begun(folder)}
     row["run"] = folder.name
@@ -158,7 +139,7 @@ def answer(
         row |= {"state": ending.state, "cause": ending.cause}
         row |= {"why": " ".join(ending.why.split())}
     row |= vars(totals_in(folder) if begun(folder) else Totals())
-    return {**row, "notices": notices, "refused": len(refused)}
+    return {**row, "notices": notices}
 
 
 def _fields_of(outcome: Outcome) -> QuestionRow:
@@ -191,7 +172,6 @@ class _Attempt:
                 "pool": self.plan.pool,
                 "listeners": (self.watch.listen,),
                 "cancelled": self.watch.cancelled,
-                "send": self.watch.send,
                 "redact": redact,
                 "sources": self._sources(folder),
             }

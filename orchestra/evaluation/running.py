@@ -16,15 +16,15 @@ from orchestra.command.redact import Redact
 from orchestra.evaluation import gaia, questions
 from orchestra.evaluation.answering import Plan
 from orchestra.evaluation.choosing import chosen, redacted, repeated
-from orchestra.evaluation.executors import executor_at
+from orchestra.evaluation.executors import MOST, executor_at
 from orchestra.evaluation.progress import Progress, tell
 from orchestra.evaluation.sweep import Budget, sweep
 from orchestra.evaluation.sweep_folder import MOST_REPEATS, earlier_rows, earlier_sweep
-from orchestra.evaluation.workers import Workers
 from orchestra.kernel.folder import Options
 from orchestra.kernel.vocabulary import ConfigError, Pool
 from orchestra_min import with_defaults
 
+WORKERS = 8
 FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "data": (
         Path,
@@ -40,7 +40,7 @@ FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "category": (str, "only these categories: A,B"),
     "limit": (int, "only the first LIMIT"),
     "repeat": (int, "answer each question REPEAT times (1)"),
-    "workers": (str, "questions in flight; auto adapts to the endpoint (auto)"),
+    "workers": (int, f"questions in flight, at most {MOST} ({WORKERS})"),
     "budget": (float, "spending limit of the whole sweep in USD"),
     "reuse": (
         Path,
@@ -68,7 +68,6 @@ def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
     """A sweep. Returns 1 if a question failed or was not started."""
     of_run = words.of_runs(rest)
     _check_flags(a)
-    workers = Workers(a.workers or "auto")
     a.data = gaia.data_file(a.data)
     asked = chosen(a, questions.load(a.data, a.media))
     plan = plan_of(a.out, of_run, a.budget)
@@ -85,7 +84,7 @@ def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
         past = earlier_rows(plan, asked, a.data, with_budget, a.extend)
         budget = Budget(a.budget, plan, past)
         progress = Progress(asked, past, budget)
-        rows = sweep(progress.todo, plan, executor, workers, budget, tell)
+        rows = sweep(progress.todo, plan, executor, a.workers or WORKERS, budget, tell)
         with contextlib.closing(rows):
             for row in rows:
                 tell(progress.after(row))
@@ -95,12 +94,13 @@ def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
 
 def _check_flags(a: argparse.Namespace) -> None:
     """Raises ConfigError for a flag whose value is wrong."""
-    for name in ("limit", "budget", "repeat"):
+    for name in ("limit", "budget", "repeat", "workers"):
         given = getattr(a, name)
         if given is not None and not 0 < given < math.inf:
             raise ConfigError(f"--{name} {given}: needs a number above 0")
-    if (a.repeat or 1) > MOST_REPEATS:
-        raise ConfigError(f"--repeat {a.repeat}: needs at most {MOST_REPEATS}")
+    for name, most in (("repeat", MOST_REPEATS), ("workers", MOST)):
+        if (getattr(a, name) or 1) > most:
+            raise ConfigError(f"--{name} {getattr(a, name)}: needs at most {most}")
     if a.reuse and a.reuse.resolve() == a.out.resolve():
         raise ConfigError(f"--reuse {a.reuse}: is this sweep; give another --out")
 

@@ -52,10 +52,6 @@ FLAGS: dict[str, dict[str, Any]] = {  # of `score`
         "required": True,
         "help": "the model: a backend, or another one at the endpoint",
     },
-    "reuse": {
-        "type": Path,
-        "help": "another sweep: take its verdicts on equal answers",
-    },
     "backends": {"type": Path, "help": "a pool of models, as docs/models.md says"},
     "budget": {"type": float, "help": "spending limit of all verdicts in USD"},
     "workers": {"type": int, "default": 8, "help": "verdicts in parallel (8)"},

@@ -1,4 +1,4 @@
-"""Many questions at once: what each may spend, and which come next. workers.py says how many."""
+"""Many questions at once: what each may spend, and which come next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from orchestra.command.terminal import interruption, usd
 from orchestra.evaluation import answering
 from orchestra.evaluation.answering import Plan, Watch, begun
 from orchestra.evaluation.questions import Question, QuestionRow
-from orchestra.evaluation.workers import Workers
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.money import add_usd
 from orchestra.kernel.tape import Appender, Cancelled
@@ -114,7 +113,7 @@ def sweep(
     todo: list[Question],
     plan: Plan,
     at: Executor,
-    workers: Workers,
+    workers: int,
     budget: Budget,
     tell: Tell,
 ) -> Generator[QuestionRow, None, None]:
@@ -155,7 +154,7 @@ class _Flight:
         todo: list[Question],
         plan: Plan,
         at: Executor,
-        workers: Workers,
+        workers: int,
         budget: Budget,
         tell: Tell,
     ) -> None:
@@ -169,8 +168,7 @@ class _Flight:
         if not self.in_threads and not self._is_seen(plan.out):
             problem = "the workers of --executor do not see this folder"
             raise ConfigError(f"--out {plan.out}: {problem}; name one on a shared disk")
-        # Each with its number, in the order of their start
-        self.running: dict[Future[QuestionRow], tuple[Question, int]] = {}
+        self.running: dict[Future[QuestionRow], Question] = {}
         # Those that an earlier sweep began come first.
         self.waiting = deque(sorted(todo, key=lambda q: not begun(plan.folder(q))))
 
@@ -182,7 +180,7 @@ class _Flight:
     def start_all(self) -> None:
         """Start as many questions as workers and budget allow."""
         while self.waiting:
-            free = self.workers.allowed - len(self.running)
+            free = self.workers - len(self.running)
             if free <= 0:
                 return
             alone = not self.running
@@ -192,14 +190,11 @@ class _Flight:
             self._start(self.waiting.popleft(), share_usd)
 
     def _start(self, q: Question, share_usd: float) -> None:
-        number = self.workers.start()
         how: dict[str, Any] = {"share_usd": share_usd}
-        if self.in_threads:  # elsewhere, messages and refusals come with the row
-            notify = partial(self._note, q)
-            refuse = partial(self.workers.refused, number)
-            how["watch"] = Watch(notify, refuse, self.cancelled)
+        if self.in_threads:  # elsewhere, messages come with the row
+            how["watch"] = Watch(partial(self._note, q), self.cancelled)
         future = self.executor.submit(answering.answer, q, self.plan, **how)
-        self.running[future] = q, number
+        self.running[future] = q
 
     def ended(self) -> Iterator[tuple[Question, QuestionRow]]:
         """Wait for a question to end, for at most POLL_S. Yields all that have ended, with their
@@ -207,13 +202,10 @@ class _Flight:
         """
         some = wait(self.running, timeout=POLL_S, return_when=FIRST_COMPLETED).done
         for future in some:
-            q, number = self.running.pop(future)
+            q = self.running.pop(future)
             row = _row_of(q, self.plan, future)
             for notice in row.pop("notices", ()):
                 self._note(q, notice)
-            if row.pop("refused", 0):
-                self.workers.refused(number)
-            self.workers.ended(row, number)
             yield q, row
 
     def _note(self, q: Question, notice: str) -> None:
