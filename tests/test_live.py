@@ -90,11 +90,18 @@ def test_a_live_page_grows_with_its_run_and_ends_with_it(growing, capsys):
         printed = capsys.readouterr().out
     with browser.opened(printed.split()[-1]) as page:
         page.until("document.querySelector('.state')?.innerText.includes('In progress')")
-        page.until("document.querySelectorAll('.bar').length >= 1")
+        page.until("document.querySelectorAll('.bar:not(.open)').length >= 1")
+        in_flight = (
+            "[...document.querySelectorAll('.bar.open')].map(e => e.getAttribute('aria-label'))"
+        )
+        page.until(f"{in_flight}.includes('r1/t1: a call is in flight')")
+        page.until("/^[0-9]+ s$/.test(document.querySelector('.bar.open').textContent)")
+        page.until(f"{in_flight}.includes('r2/deciding: a call is in flight')")
         page.evaluate("location.hash = 'r1/main/a1'; 0")
         page.until("document.querySelector('.state').innerText.includes('Answered')")
         assert page.evaluate("document.querySelector('#place').innerText") == "r1/main/a1"
         page.until("document.querySelector('#live').innerText.startsWith('No longer live')")
+        assert page.evaluate("document.querySelectorAll('.bar.open').length") == 0
         assert page.errors == []
     following.join()
 

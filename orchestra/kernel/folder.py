@@ -316,7 +316,8 @@ class Recorder:
     ) -> None:
         at = [number for number in place if isinstance(number, int)]
         row = {"v": EVENT_VERSION, "event": event, "at": at, **content}
-        row["timing"] = {} if latency_s is None else {"latency_s": latency_s}
+        took = {} if latency_s is None else {"latency_s": latency_s}
+        row["timing"] = {"at_s": time.time(), **took}
         if self._file:
             self._file.append(
                 self.redact(json.dumps(row, ensure_ascii=False, default=str))

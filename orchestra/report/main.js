@@ -1,6 +1,7 @@
 // The data, and where it goes. A live page asks its server for newer data.
 
 let page = {}, texts = null;  // null: they are still being read
+const OPENED_S = Date.now() / 1000;
 const POLL_MS = 1000;
 
 async function unpacked(text) {
@@ -38,6 +39,7 @@ async function follow() {
     await new Promise((done) => setTimeout(done, POLL_MS));
     let answer;
     try { answer = await fetch(`data?${stamp}`); } catch { break; }
+    updateInFlight();
     if (answer.status === 204) continue;
     if (!answer.ok) break;
     const data = await unpacked(await answer.text());

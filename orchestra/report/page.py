@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("dom", "timeline", "search", "detail", "run", "runs", "compare", "main")
+SCRIPTS = (
+    "dom",
+    "timeline",
+    "in_flight",
+    "search",
+    "detail",
+    "run",
+    "runs",
+    "compare",
+    "main",
+)
 
 
 @cache

@@ -8,7 +8,7 @@ function showRun() {
   document.title = short(run.question, 60);
   document.querySelector("header").replaceChildren(...outcome(run));
   const parts = [failures(run, lanes), costTables(run), media(page.media), searchBox(lanes), el("h2", { id: "timeline", tabindex: -1 }, "Timeline")];
-  parts.push(lanes.length ? legend(lanes.calls) : el("p", {}, "No call was made."));
+  parts.push(lanes.length ? legend(lanes) : el("p", {}, "No call was made."));
   $("left").replaceChildren(...parts.filter(Boolean));
   if (lanes.length) {
     if (!lanes.timed) $("left").append(el("p", { class: "faint" }, "No times were recorded: calls in the order in which they ended."));
@@ -21,7 +21,7 @@ function showRun() {
 
 function outcome(run) {
   const words = { answered: "Answered", fallback: "Ended early, with a fallback answer", stopped: "Stopped without an answer", interrupted: "Interrupted" };
-  const running = page.live && run.why === "it is still running";
+  const running = page.live && run.running;
   const state = running ? "In progress" : words[run.state] ?? run.state;
   const sign = run.state === "answered" ? "✓ " : running ? "… " : "✗ ";
   const parts = [el("h1", {}, run.question),

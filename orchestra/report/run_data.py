@@ -19,6 +19,7 @@ from orchestra.kernel.vocabulary import ConfigError
 from orchestra.report.explain import panels
 from orchestra.report.explain.panel import Panel, code_of, row_of
 from orchestra.report.totals import (
+    RUNNING,
     Summary,
     backend_of,
     newest_events,
@@ -85,7 +86,8 @@ def data_of(run: Recorded, media: Path | None = None) -> Row:
 
 def outcome_row(run: Recorded) -> Row:
     """How a run ended, and what it cost."""
-    row = {"name": run.folder.name, **asdict(run.summary)}
+    running = run.summary.ending == RUNNING
+    row = {"name": run.folder.name, "running": running, **asdict(run.summary)}
     return {**row.pop("ending"), **row.pop("totals"), **row}
 
 

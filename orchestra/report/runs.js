@@ -70,7 +70,12 @@ function rowElement(r, columns) {
 }
 
 function cell(r, k) {
-  const v = r[k];
+  const made = cellOf(r, k, r[k]);
+  made.dataset.label = COLUMNS[k];  // before its value, where the page is narrow
+  return made;
+}
+
+function cellOf(r, k, v) {
   if (k === "name") return el("th", { scope: "row" }, r.page ? el("a", { href: r.page }, r.name) : r.name);
   if (k === "state") return el("td", { class: `state-${v}` }, (v === "answered" ? "✓ " : "✗ ") + v);
   if (k === "right") return el("td", { class: "line" }, isNone(v) ? "" : v === true ? "✓ right" : v === false ? "✗ wrong" : String(v));

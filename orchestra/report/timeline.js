@@ -34,6 +34,7 @@ function lanesOf(run) {
   markPath(lanes);
   lanes.timed = calls.timed;
   lanes.span = Math.max(1e-9, ...calls.map((c) => c.to));
+  if (page.live && run.running && calls.timed) addInFlight(run, lanes, calls);
   nameCalls(calls);
   lanes.calls = calls;
   return lanes;
@@ -65,15 +66,16 @@ function nameCalls(calls) {
 
 // Times from 0. Where the run stood still (it was resumed later), the gap is cut. Without times: the order on the tape.
 function clocked(tape) {
-  const timed = tape.length > 0 && tape.every((c) => typeof c.began_s === "number");
+  const timed = (page.live || tape.length > 0) && tape.every((c) => typeof c.began_s === "number");
   const calls = tape.map((c, i) => ({ ...c, from: timed ? c.began_s : i, to: timed ? c.began_s + c.took_s : i + 0.9 }));
   if (timed) {
-    let cut = Math.min(...calls.map((c) => c.from)), end = cut;
+    let cut = Math.min(OPENED_S, ...calls.map((c) => c.from)), end = cut;
     for (const c of [...calls].sort((a, b) => a.from - b.from)) {
       if (c.from - end > 60) cut += c.from - end - 5;
       end = Math.max(end, c.to);
       c.from -= cut; c.to -= cut;
     }
+    calls.cut = cut;
   }
   calls.timed = timed;
   return calls;
@@ -121,6 +123,7 @@ function laneElement(l, x, chars) {
   const rows = stacked(l.calls), track = el("div", { class: "track", style: `height: ${Math.max(1, rows.length) * BAR + 8}px` });
   if (l.path) track.append(el("span", { class: "path", style: `left: ${x(l.from)}px; width: ${Math.max(LEAST, x(l.to) - x(l.from))}px` }));
   rows.forEach((calls, row) => { for (const c of calls) track.append((c.bar = barElement(c, x, row))); });
+  if (l.open) track.append(inFlightElement(l, x));
   l.label = el("a", { class: `name ${l.kind}${l.failed ? " bad" : ""}`, href: linkTo(l.name) }, (l.failed ? "✗ " : "") + short(l.title, chars));
   return el("li", { class: "lane" }, l.label, track);
 }
@@ -144,10 +147,10 @@ function stacked(calls) {
   return rows;
 }
 
-function legend(calls) {
-  const key = (kind, text) => el("li", {}, el("span", { class: `key ${kind}` }), text);
+function legend(lanes) {
+  const { calls } = lanes, key = (kind, text) => el("li", {}, el("span", { class: `key ${kind}` }), text);
   const others = calls.some((c) => kindOf(c) === "other") ? [key("other", "list of models")] : [];
-  return el("ul", { class: "facts" }, key("chat", "model call"), key("tool", "tool"), ...others, key("failed", "✗ failed"), key("path", "critical path"));
+  return el("ul", { class: "facts" }, key("chat", "model call"), key("tool", "tool"), ...others, key("failed", "✗ failed"), lanes.some((l) => l.open) ? key("open", "in flight") : "", key("path", "critical path"));
 }
 
 // ---- which sub-task needs which ----
