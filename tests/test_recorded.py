@@ -166,7 +166,7 @@ def test_a_changed_answer_is_refused_in_three_lines_and_the_recording_stays(vari
         varied(OF_THE_MAIN_AGENT, answer="8")
     changed, part, see = str(error.value).splitlines()
     assert changed.endswith("run: the answer changed: '9' -> '8'")
-    assert part == "the runs part at r1/main/a1 (chat): the request is another one"
+    assert part == "first difference: r1/main/a1 (chat), a call with another request"
     assert "--record-mode rewrite accepts the new run" in see
     assert (tmp_path / "run" / "tape.jsonl").read_bytes() == before
     paid = len(varied.asked)

@@ -449,7 +449,7 @@ def _question(found: Difference) -> str:
 def _parting_text(parting: Parting | None) -> str:
     if parting is None:
         return "The runs made the same calls."
-    lines = textwrap.wrap(f"The runs part at {where(parting)}.", COLUMNS)
+    lines = textwrap.wrap(f"First difference: {where(parting)}.", COLUMNS)
     return "\n".join([*lines, *short_diff(parting.first, parting.second)])
 
 
@@ -458,12 +458,12 @@ def where(
 ) -> str:
     """The place at which two runs of these names part, and how."""
     ways: dict[Way, str] = {
-        "request": "the request is another one",
-        "reply": "the same request got another reply",
-        "only first": f"only {first} made this call",
-        "only second": f"only {second} made this call",
+        "request": "a call with another request",
+        "reply": "a call with the same request and another reply",
+        "only first": f"a call that only {first} made",
+        "only second": f"a call that only {second} made",
     }
-    return f"{parting.place} ({parting.kind}): {ways[parting.way]}"
+    return f"{parting.place} ({parting.kind}), {ways[parting.way]}"
 
 
 def short_diff(first: Sequence[str], second: Sequence[str]) -> list[str]:
@@ -643,7 +643,7 @@ def lines(found: Difference) -> list[str]:
         )
         shown.append(f"no model call of {name} was reused; settings differ: {differ}")
     if found.parting:
-        shown.append(f"parts from {name} at {where(found.parting, name, 'this run')}")
+        shown.append(f"first difference: {where(found.parting, name, 'this run')}")
     return [*shown, _about_answer(found)]
 
 

@@ -242,7 +242,7 @@ def _advice(found: Difference, problems: Sequence[str]) -> list[str]:
     part = "all calls are the same"
     if found.parting:
         place = where(found.parting, "the recording", "the new run")
-        part = f"the runs part at {place}"
+        part = f"first difference: {place}"
     see = f"orchestra-min diff {found.first.run} {found.second.run}"
     return [f"{more}{part}", f"see {see}; --record-mode rewrite accepts the new run"]
 
