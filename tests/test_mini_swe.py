@@ -119,6 +119,17 @@ def test_the_main_agent_reads_the_top_level_and_that_nothing_was_changed(run, sw
     ]
 
 
+def test_a_sub_agent_that_changed_nothing_must_say_why(run, swe):
+    swe(["echo TASK_COMPLETE"])
+    assert "no file is changed and there is no report" in run.prompts[1]
+    assert "Status: done" in run.mains[1] and "Result: it works" in run.mains[1]
+
+
+def test_a_sub_agent_that_changed_a_file_may_end_without_a_report(run, swe):
+    swe(["echo 2 > b; echo TASK_COMPLETE"])
+    assert len(run.prompts) == 1 and "Result: I see." in run.mains[1]
+
+
 def test_commands_find_the_copy_at_the_path_of_the_repository_with_its_environment(run, swe, repo):
     (repo / ".venv" / "bin").mkdir(parents=True)
     (repo / ".venv" / "pyvenv.cfg").write_text("")

@@ -10,7 +10,8 @@ Differences from the paper / the released code
    on what commands do to the folder's .git.
 4. Long output is cut in the middle, with the number of characters left out.
 5. The marker ends a task only if its command names the marker and succeeds.
-6. A command that was cut off by a kill runs again on a resume, in the folder as it was left.
+6. A sub-agent that changed no file must report why nothing was to do.
+7. A command that was cut off by a kill runs again on a resume, in the folder as it was left.
 """
 
 from __future__ import annotations
@@ -80,6 +81,9 @@ def _work(shell: Shell, job: Job) -> Result:
     try:
         while len(job.trace) < job.steps:
             step = _next_step(shell, job)
+            if _report(step) == "" and _is_unchanged(job):
+                why = say(PROMPTS, "nothing_done", marker=MARKER)
+                step = replace(step, observation=why, failed=True)
             job.note(step)
             report = _report(step)
             if report is not None:
@@ -262,6 +266,21 @@ def _shown(output: str) -> str:
 def _recorded_changes(job: Job) -> str:
     with job.env.tape.call(job.next_place, "diff"):
         return str(job.env.local("diff", {}, partial(_changes, job.env.folder)))
+
+
+def _is_unchanged(job: Job) -> bool:
+    """Whether the copy of --workdir is as it was; False without --workdir."""
+    with job.env.tape.call(job.next_place, "unchanged"):
+        return bool(
+            job.env.local("unchanged", {}, partial(_has_no_diff, job.env.folder))
+        )
+
+
+def _has_no_diff(folder: Path) -> bool:
+    try:
+        return worktree.changes(folder) == ""
+    except ToolError:
+        return False
 
 
 def _changes(folder: Path) -> str:
