@@ -52,8 +52,10 @@ if __name__ == "__main__":
         OPTIONS = parse()
         import orchestra.training.policy  # noqa: F401  needs torch, transformers, peft
     except ModuleNotFoundError as error:
-        install = "install it: pip install -e '.[train]'"
-        print(f"train_da_grpo.py: {error.name} is missing; {install}", file=sys.stderr)
+        from orchestra import install
+
+        how = install("train")
+        print(f"train_da_grpo.py: {error.name} is missing: {how}", file=sys.stderr)
         sys.exit(2)
 
 import torch

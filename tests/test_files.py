@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestra import install
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.memory import opened
 from orchestra.kernel.placing import materialize
@@ -184,7 +185,7 @@ def test_a_document_without_its_reader_is_refused_with_what_to_install(
     Path("a.docx").write_bytes(b"PK")
     Path("a.pdf").write_bytes(b"%PDF")
     server = endpoint(lambda request: complete("42"))
-    assert "needs markitdown to be read as text: pip install '.[files]'" in line_of(
+    assert f"needs markitdown to be read as text: {install('files')}" in line_of(
         called("What is it?", "a.docx", at=server.url)
     )
     assert "needs pypdf" in line_of(called("What is it?", "a.pdf", at=server.url))

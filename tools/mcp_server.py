@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestra import install
 from orchestra.kernel.depends import anew, digest_of, digest_of_files
 from orchestra.kernel.placing import OF_USER
 from orchestra.kernel.prompts import fenced, say
@@ -152,7 +153,7 @@ class Server:
             self._running.__exit__(type(stop), stop, None)
             raise
         except ImportError:
-            raise ConfigError(f"{flag}: needs pip install '.[tools]'") from None
+            raise ConfigError(f"{flag}: needs mcp: {install('tools')}") from None
         # Errors come from four libraries, which do not document them.
         except Exception as error:
             last_line = self._text_printed().splitlines()[-1:]

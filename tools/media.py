@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from orchestra import install
 from orchestra.kernel.prompts import named, outside, say
 from orchestra.kernel.vocabulary import (
     SKILL_OF,
@@ -102,11 +103,11 @@ def _problem(modality: Modality, path: Path, size: int, kinds: set[str]) -> str:
         why = "no picture and no sound can be read from it; --file takes it as it is"
         return f"not a media file: {why}"
     if modality not in kinds:
-        return f"is {' and '.join(sorted(kinds))}, not {modality}: use --{max(kinds)}"
+        return f"is {' and '.join(sorted(kinds))}, not {modality}: use --file {max(kinds)}:PATH"
     suffix = path.suffix.lower()
     if modality == "file" and not reader.can_read(suffix):
         package = "pypdf" if suffix == ".pdf" else "markitdown"
-        return f"needs {package} to be read as text: pip install '.[files]'"
+        return f"needs {package} to be read as text: {install('files')}"
     return ""
 
 
@@ -220,7 +221,7 @@ def check_engines(modalities: Iterable[Modality], pool: Pool) -> None:
 
 def engine_needs(kind: str, package: str) -> str:
     """What to do about a library that is not installed."""
-    return f"the local engine for {kind} needs {package}: pip install '.[local]'"
+    return f"the local engine for {kind} needs {package}: {install('local')}"
 
 
 def check_whisper() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
+from orchestra import install
 from orchestra.kernel.vocabulary import ConfigError
 
 MOST = 256  # questions in flight
@@ -39,8 +40,8 @@ def executor_at(url: str) -> Iterator[Executor]:
         else:
             cluster, executor = _threads()
     except ImportError as error:
-        hint = f"pip install {error.name}"
-        raise ConfigError(f"--executor {url}: {error}; {hint}") from None
+        how = install("eval") if kind == "dask" else "pip install 'ray[client]'"
+        raise ConfigError(f"--executor {url}: needs {error.name}: {how}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"--executor {url}: {error}; is it running?") from None
     with cluster:

@@ -16,6 +16,7 @@ from typing import Any
 
 import jsonlines
 
+from orchestra import install
 from orchestra.kernel.vocabulary import ConfigError
 
 QUESTION = "question", "problem", "query", "prompt"
@@ -39,8 +40,8 @@ def items(file: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
         else:
             yield from _items_of_json(file)
     except ImportError:
-        advice = "pip install 'orchestra-min[parquet]'"
-        raise ConfigError(f"{file}: Parquet needs pyarrow; {advice}") from None
+        advice = install("parquet")
+        raise ConfigError(f"{file}: Parquet needs pyarrow: {advice}") from None
     except (OSError, ValueError, RecursionError, csv.Error) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"{file}: cannot be read as {READABLE} ({why})") from None

@@ -123,7 +123,7 @@ def test_without_the_mcp_package_a_run_is_replayed_and_no_other_begins(using, mo
         monkeypatch.setitem(sys.modules, "mcp", None)
     with using(raw(), listed=server.listed) as server:
         assert list(server.tools) == ["look"]
-    with pytest.raises(ConfigError, match="needs pip install"), using(raw()):
+    with pytest.raises(ConfigError, match="needs mcp: pip install"), using(raw()):
         pass
 
 
