@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from orchestra import install
 from orchestra.evaluation import command as evaluate
 from orchestra.evaluation.questions import load
 from orchestra.evaluation.sweep_folder import scored_rows
@@ -349,7 +350,7 @@ def test_a_parquet_file_is_read(tmp_path):
 def test_a_parquet_file_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     (tmp_path / "q.parquet").touch()
-    with pytest.raises(ConfigError, match=r"pip install 'orchestra-min\[parquet\]'"):
+    with pytest.raises(ConfigError, match=re.escape(install("parquet"))):
         load(tmp_path / "q.parquet")
 
 
@@ -362,7 +363,9 @@ def test_a_file_cannot_set_the_repeat_of_a_question(tmp_path):
 # ---- what a report says --------------------------------------------------------------------------
 
 
-def test_small_levels_and_categories_are_left_out_and_counted(sweep, tmp_path, evaluated):
+def test_a_report_has_a_row_for_each_level_and_for_categories_that_divide(
+    sweep, tmp_path, evaluated
+):
     rows = [
         {"question": f"What is number {n}?", "answer": n, "level": "L", "category": "ABB"[n % 3]}
         for n in range(1, 8)
@@ -370,10 +373,15 @@ def test_small_levels_and_categories_are_left_out_and_counted(sweep, tmp_path, e
     (tmp_path / "data.json").write_text(json.dumps(rows))
     sweep(count=0)
     _, shown = evaluated("report", tmp_path / "out")
-    assert "1 category of fewer than 5 questions left out" in shown and "\nA " not in shown
-    assert "\nL " in shown and "levels" not in shown
-    found = json.loads(evaluated("report", tmp_path / "out", "--json")[1])
-    assert found["methods"]["react/m"]["category"]["A"]["n"] == 2  # --json has all
+    lines = shown.splitlines()
+    assert lines[3] == "level    react/m" and lines[4].startswith("L        ")
+    (a,) = [line for line in lines if line.startswith("A ")]
+    assert a.endswith("n=2")
+    for row in rows:
+        row["category"] = "A"
+    (tmp_path / "data.json").write_text(json.dumps(rows))
+    assert sweep("--out", tmp_path / "one", count=0)[0] == 0
+    assert "category" not in evaluated("report", tmp_path / "one")[1]
 
 
 def test_a_report_counts_asked_answered_fallbacks_and_unfinished(sweep, tmp_path, evaluated):

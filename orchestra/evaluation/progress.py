@@ -43,7 +43,8 @@ class Progress:
         left_s = each_s * (self.asked - self.rows)
         so_far = f"{self.rows} of {self.asked}, {self.right} right"
         spent = usd(self.budget.spent_usd)
-        return f"{so_far}, {spent}, {left_s:.0f} s left | {described(row)}"
+        left = f", {left_s:.0f} s left" if left_s >= 1 else ""
+        return f"{so_far}, {spent}{left} | {described(row)}"
 
     @property
     def all_done(self) -> bool:

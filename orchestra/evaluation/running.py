@@ -84,6 +84,8 @@ def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
         past = earlier_rows(plan, asked, a.data, with_budget, a.extend)
         budget = Budget(a.budget, plan, past)
         progress = Progress(asked, past, budget)
+        if progress.done:
+            tell(f"{progress.done} of {len(asked)} were answered before")
         rows = sweep(progress.todo, plan, executor, a.workers or WORKERS, budget, tell)
         with contextlib.closing(rows):
             for row in rows:

@@ -99,9 +99,10 @@ def _summary(scorer: str, scored: Sequence[ScoreRow]) -> str:
     if missing:
         reasons = [row["why"] for row in scored if row["score"] is None]
         found = f"{found}, {missing} without a verdict ({printable(reasons[0])[:200]})"
-    cost = usd(add_usd(*(row["cost_usd"] for row in scored)))
+    cost_usd = add_usd(*(row["cost_usd"] for row in scored))
     paid = usd(add_usd(*(row["paid_usd"] for row in scored)))
-    return f"{found}; {cost}, {paid} of it paid now"
+    now = "" if cost_usd is None else f", {paid} of it paid now"
+    return f"{found}; {usd(cost_usd)}{now}"
 
 
 def _question_of(row: QuestionRow, runs: Path) -> str:

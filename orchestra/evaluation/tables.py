@@ -14,16 +14,13 @@ from orchestra.evaluation.intervals import Interval
 from orchestra.evaluation.sweep_folder import SCORERS
 
 WIDTH = 100  # of a table cell, at most
-LEAST = 5  # questions of a level or category: fewer show nothing
-HEADING = (
-    "accuracy in % by {score} (by {second}), [95 % interval by {score}], n answers, cost, "
-    "median latency"
-)
+OVERALL = "overall"
+HEADING = "accuracy in % by {score} (by {second}) [95 % interval by {score}] n=answers"
 
 
 def print_report(found: Mapping[str, Any]) -> None:
-    """Tables in the shape of Table 1 and Figures 4 to 6 of arXiv 2606.13707."""
-    terminal.put("\n\n".join(_tables(found)))
+    """Accuracy by level and category, how the questions ended, their cost, and each pair."""
+    terminal.put("\n\n".join(filter(None, _tables(found))))
 
 
 def _tables(found: Mapping[str, Any]) -> Iterator[str]:
@@ -44,48 +41,27 @@ def _tables(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table_by(key: str, methods: Mapping[str, MethodRow]) -> str:
-    """A row for each level or category with enough questions and for all questions, a column for
-    each method.
+    """A row for each level or category and for all questions, a column for each method. "" for
+    categories that divide nothing.
     """
-    rows: dict[str, dict[str, str]] = {}
-    for method in methods.values():
-        for part in method[key]:
-            rows.setdefault(part, {key: part})
-    small = [part for part in rows if _most(part, key, methods) < LEAST]
-    for part in small:
-        del rows[part]
-    for name, method in methods.items():
-        cells = {**method[key], "overall": method["overall"]}
-        for part, found in cells.items():
-            if part not in small:
-                rows.setdefault(part, {key: part})[name] = _cell(found)
-    shown = table(" ".join([key, *methods]), rows.values(), WIDTH)
-    return f"{shown}{_left_out(key, len(small))}"
-
-
-def _most(part: str, key: str, methods: Mapping[str, MethodRow]) -> int:
-    """How many questions of a level or category a method was asked, at most."""
-    found = [method[key][part] for method in methods.values() if part in method[key]]
-    return max(int(figures["questions"]) for figures in found)
-
-
-def _left_out(key: str, count: int) -> str:
-    names = {"level": ("level", "levels"), "category": ("category", "categories")}
-    one, several = names[key]
-    if not count:
+    parts = list(dict.fromkeys(part for m in methods.values() for part in m[key]))
+    if key != PARTS[0] and len(parts) < 2:
         return ""
-    what = f"1 {one} of" if count == 1 else f"{count} {several} of"
-    return f"\n{what} fewer than {LEAST} questions left out"
+    rows: list[dict[str, str]] = []
+    for part in [*parts, OVERALL]:
+        row = {key: part}
+        for name, method in methods.items():
+            found = method[OVERALL] if part == OVERALL else method[key].get(part)
+            row[name] = _cell(found) if found else ""
+        rows.append(row)
+    return table(" ".join([key, *methods]), rows, WIDTH)
 
 
 def _cell(found: Figures) -> str:
-    """As in 66.7 (50.0) [30-90] n=6 USD 0.0100 1.2 s."""
+    """As in 66.7 (50.0) [30-90] n=6."""
     low, high = found["interval"]
     both = f"{100 * found['accuracy']:.1f} ({100 * found['second']:.1f})"
-    accuracy = f"{both} [{100 * low:.0f}-{100 * high:.0f}]"
-    latency_s = found["latency_s"]
-    latency = "-" if latency_s is None else f"{latency_s:.1f} s"
-    return f"{accuracy} n={found['n']} {usd(found['cost_usd'])} {latency}"
+    return f"{both} [{100 * low:.0f}-{100 * high:.0f}] n={found['n']}"
 
 
 # ---- by method -----------------------------------------------------------------------------------
