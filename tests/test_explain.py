@@ -360,6 +360,9 @@ def test_the_code_that_computed_an_equation_is_printed_once_asked(capsys):
     (line,) = {line for line in shown.splitlines() if line.endswith("# Eq. 5")}
     number, text = line.strip().split(" ", 1)
     assert (ROOT / "orchestra/kernel/placing.py").read_text().splitlines()[int(number) - 1] == text
+    assert shown.count("# Eq. 5") == 1  # two sub-tasks have it
+    batch = shown.partition(" def batch(\n")[2].splitlines()
+    assert batch[0].strip() == "..." and batch[1].endswith("indices = range(len(candidates))")
     assert "# Eq. 5" not in printed(capsys, EQUINOX, "r1")
 
 

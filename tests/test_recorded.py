@@ -189,6 +189,16 @@ def test_a_page_explains_each_record_mode():
     assert all(re.search(rf"^- `{mode}`\W", page, re.M) for mode in MODES)
 
 
+def test_runs_of_a_folder_of_sweeps_are_listed_and_an_empty_folder_says_so(tmp_path):
+    shutil.copytree(ROOT / "fixtures/runs/equinox", tmp_path / "sweeps/react/runs/1")
+    listed = called("runs", tmp_path / "sweeps").stdout
+    assert "react/runs/1" in listed
+    (tmp_path / "none").mkdir()
+    empty = called("runs", tmp_path / "none")
+    assert (empty.returncode, empty.stdout) == (0, "")
+    assert empty.stderr == f"{tmp_path}/none has no runs in it\n"
+
+
 def test_runs_are_listed_with_question_answer_and_the_date_of_their_newest_call(tmp_path):
     shutil.copytree(ROOT / "fixtures" / "runs" / "equinox", tmp_path / "old")
     os.utime(tmp_path / "old/run.json", (99999, 99999))

@@ -11,6 +11,8 @@ from typing import Any
 from orchestra.command.outside import check_values, entries_of, lines_of
 from orchestra.kernel.vocabulary import ConfigError
 
+DEPTH = 3  # of a run folder in a folder: SWEEP/runs/ID
+
 
 def rows(path: Path, most_bytes: int) -> Iterator[dict[str, Any]]:
     """The JSON objects of a JSONL file, which may be missing; not a last line that was cut off.
@@ -33,11 +35,11 @@ def rows(path: Path, most_bytes: int) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def runs_in(folder: Path, depth: int) -> list[Path]:
-    """The run folders in a folder, at most `depth` levels down. Raises ConfigError, OSError."""
+def runs_in(folder: Path) -> list[Path]:
+    """The run folders in a folder, a sweep or a folder of sweeps. Raises ConfigError, OSError."""
     found: list[Path] = []
     folders = [folder]
-    for _ in range(depth):
+    for _ in range(DEPTH):
         entries = [entry for here in folders for entry in entries_of(here, deep=False)]
         folders = [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
         found += [here for here in folders if os.path.lexists(here / "run.json")]

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestra.command.folders import runs_in
 from orchestra.command.outside import check_run, damage_is_one_line
-from orchestra.command.terminal import printable, put
+from orchestra.command.terminal import printable, put, tell
 from orchestra.kernel.vocabulary import ConfigError
 
 LISTED = "run method state cost_usd date answer question"
@@ -21,7 +21,10 @@ def list_runs(folder: Path, as_json: bool) -> int:
     """Returns the exit code. Raises ConfigError."""
     if not folder.is_dir():
         raise ConfigError(f"runs {folder}: no such folder; name one that has runs")
-    runs = [folder] if (folder / "run.json").exists() else runs_in(folder, depth=2)
+    runs = [folder] if (folder / "run.json").exists() else runs_in(folder)
+    if not runs and not as_json:
+        tell(f"{folder} has no runs in it")
+        return 0
     rows = []
     for run in runs:
         name = run.name if run == folder else run.relative_to(folder).as_posix()

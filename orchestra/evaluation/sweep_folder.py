@@ -219,6 +219,12 @@ def settings_of(folder: Path) -> Settings:
     outside.check(folder / "runs")
     outside.check(folder / "scores")
     file = folder / "sweep.json"
+    inside = sorted(path.parent.name for path in folder.glob("*/sweep.json"))
+    if inside and not file.exists():
+        listed = ", ".join(inside)
+        raise ConfigError(
+            f"{folder} is not a sweep, but has some: {listed}; name these"
+        )
     settings: Settings = outside.json_of(file, f"is {folder} a sweep?")
     _check(_Settings, settings, str(file))
     return settings

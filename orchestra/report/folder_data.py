@@ -21,12 +21,11 @@ SCORES = ("omnigaia", "judge", "match", "gaia", "exact")  # the first that a run
 LINES = 12  # of the first decision
 LINE_CHARS = 300
 ROWS_BYTES = 1 << 28  # of the rows of a sweep
-DEPTH = 3  # of a run folder in a folder
 
 
 def run_folders(folder: Path) -> list[Path]:
     """The run folders in a folder. Raises ConfigError if there is none."""
-    found = folders.runs_in(folder, DEPTH)
+    found = folders.runs_in(folder)
     if not found:
         raise ConfigError(f"{folder} is not a run folder, and has none in it")
     return found

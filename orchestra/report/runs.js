@@ -87,16 +87,23 @@ function cellOf(r, k, v) {
 // ---- methods: right answers against cost ----
 
 function methods(runs) {
-  const groups = [...Map.groupBy(runs.filter((r) => typeof r.right === "boolean"), (r) => [r.method ?? "?", r.model ?? "?"].join(" · "))].map(([name, rows]) => {
-    const costs = rows.filter((r) => r.page).map((r) => r.cost_usd);
-    return { name, n: rows.length, right: rows.filter((r) => r.right).length / rows.length, none: rows.filter((r) => !r.answer).length, open: rows.filter((r) => r.unfinished).length,
+  const scored = runs.filter((r) => typeof r.right === "boolean");
+  const sweeps = new Set(scored.map((r) => `${nameOf(r)}\n${sweepOf(r)}`)), shared = Map.groupBy(sweeps, (s) => s.split("\n")[0]);
+  const groups = [...Map.groupBy(scored, (r) => (shared.get(nameOf(r)).length > 1 ? `${nameOf(r)} · ${sweepOf(r)}` : nameOf(r)))].map(([name, rows]) => {
+    const made = rows.filter((r) => r.page), costs = made.map((r) => r.cost_usd);
+    return { tokens: made.length ? Math.round(made.reduce((s, r) => s + r.tokens, 0) / made.length) : 0,
+      name, n: rows.length, right: rows.filter((r) => r.right).length / rows.length, none: rows.filter((r) => !r.answer).length, open: rows.filter((r) => r.unfinished).length,
       cost: costs.length && !costs.some(isNone) ? costs.reduce((s, c) => s + c, 0) / costs.length : null };
   }).sort((a, b) => b.right - a.right || a.name.localeCompare(b.name));
-  const priced = groups.filter((g) => g.cost !== null);
+  const priced = groups.some((g) => g.cost) ? groups.filter((g) => g.cost !== null) : [];
   for (const g of priced) g.front = !priced.some((h) => h !== g && h.cost <= g.cost && h.right >= g.right && (h.cost < g.cost || h.right > g.right));
-  const rows = groups.map((g, i) => [`${i + 1}. ${g.name}`, `${Math.round(100 * g.right)} %`, g.n, g.none, g.open, g.cost === null ? "unknown" : usd(g.cost), g.front ? "yes" : ""]);
-  return [table("Methods", ["method", "right", "questions", "no answer", "unfinished", "mean cost", "Pareto front"], rows), priced.some((g) => g.cost) ? chart(groups, priced) : ""];
+  const rows = groups.map((g, i) => [`${i + 1}. ${g.name}`, `${Math.round(100 * g.right)} %`, g.n, g.none, g.open, g.tokens, g.cost === null ? "unknown" : usd(g.cost), ...(priced.length ? [g.front ? "yes" : ""] : [])]);
+  const columns = ["method", "right", "questions", "no answer", "unfinished", "mean tokens", "mean cost", ...(priced.length ? ["Pareto front"] : [])];
+  return [table("Methods", columns, rows), priced.length ? chart(groups, priced) : ""];
 }
+
+const nameOf = (r) => [r.method ?? "?", r.model ?? "?"].join(" · ");
+const sweepOf = (r) => (r.name.includes("/runs/") ? r.name.split("/runs/")[0] : "");
 
 // The points have the numbers of the table; numbers that would overlap stand next to each other.
 function chart(groups, priced) {

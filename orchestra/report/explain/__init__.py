@@ -95,7 +95,9 @@ def main(argv: Sequence[str]) -> int:
             put(json.dumps([asdict(panel) for panel in shown]))
             return
         nothing = "Nothing to explain: the run used none of these equations."
-        put("\n\n".join(text(panel, a.code) for panel in shown) or nothing)
+        first = {panel.source: panel for panel in reversed(shown)}  # that shows its code
+        texts = [text(p, a.code and p is first[p.source]) for p in shown]
+        put("\n\n".join(texts) or nothing)
         ending = summary(a.folder).ending
         if ending.why:
             put(f"The run ended as {ending.state}: {ending.why}")

@@ -29,11 +29,24 @@ def text(panel: Panel, code: bool = False) -> str:
 
 
 def _last_lines(source: str) -> list[str]:
-    """The last CODE_LINES of a function up to its equation, or to its end."""
-    lines = [line for line in code_of(source) if line[4:].strip()]
+    """The last CODE_LINES of a function up to its equation, or to its end, and its first line. They
+    begin with a line of its body, not inside a block.
+    """
+    lines = code_of(source)
     named = [n for n, line in enumerate(lines, 1) if "# Eq." in line]
     end = named[-1] if named else len(lines)
-    return lines[max(0, end - CODE_LINES) : end]
+    start = max(0, end - CODE_LINES)
+    if start == 0:
+        return lines[:end]
+    body = _indent(lines[0]) + 4
+    while start < end - 1 and _indent(lines[start]) != body:
+        start += 1
+    return [lines[0], "     ...", *lines[start:end]]
+
+
+def _indent(line: str) -> int:
+    """Of a line with its number."""
+    return len(line[5:]) - len(line[5:].lstrip())
 
 
 def _table(panel: Panel) -> Iterator[str]:
