@@ -94,9 +94,9 @@ def test_a_live_page_grows_with_its_run_and_ends_with_it(growing, capsys):
         in_flight = (
             "[...document.querySelectorAll('.bar.open')].map(e => e.getAttribute('aria-label'))"
         )
-        page.until(f"{in_flight}.includes('r1/t1: a call is in flight')")
+        page.until(f"{in_flight}.some(s => / s: r1.t1, a call is in flight$/.test(s))")
         page.until("/^[0-9]+ s$/.test(document.querySelector('.bar.open').textContent)")
-        page.until(f"{in_flight}.includes('r2/deciding: a call is in flight')")
+        page.until(f"{in_flight}.some(s => / s: r2.deciding, a call is in flight$/.test(s))")
         page.evaluate("location.hash = 'r1/main/a1'; 0")
         page.until("document.querySelector('.state').innerText.includes('Answered')")
         assert page.evaluate("document.querySelector('#place').innerText") == "r1/main/a1"

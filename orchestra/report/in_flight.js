@@ -23,13 +23,16 @@ function decidingLane(run, lanes) {
 }
 
 const now = () => Date.now() / 1000;
-const inFlightText = (since) => `${Math.max(0, now() - since).toFixed(0)} s`;
 
 function inFlightElement(l, x) {
-  const about = { class: "bar open", href: linkTo(l.name), "data-since": l.open.since, "aria-label": `${l.name}: a call is in flight` };
-  return el("a", { ...about, style: `left: ${x(l.open.from)}px; right: 0; top: 3px` }, inFlightText(l.open.since));
+  const bar = el("a", { class: "bar open", href: linkTo(l.name), "data-since": l.open.since, style: `left: ${x(l.open.from)}px; right: 0; top: 3px` });
+  return updated(bar);
 }
 
-function updateInFlight() {
-  for (const e of document.querySelectorAll(".bar.open")) e.textContent = inFlightText(+e.dataset.since);
+function updated(bar) {
+  bar.textContent = `${Math.max(0, now() - bar.dataset.since).toFixed(0)} s`;
+  bar.setAttribute("aria-label", `${bar.textContent}: ${placeOf(bar.hash)}, a call is in flight`);
+  return bar;
 }
+
+const updateInFlight = () => document.querySelectorAll(".bar.open").forEach(updated);

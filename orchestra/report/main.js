@@ -62,7 +62,7 @@ async function start() {
   await painted();
   performance.mark("shown");
   texts = await unpacked($("texts").textContent);
-  if (page.run) openPlace(placeOf() !== "", "center");
+  if (page.run) openPlace(placeOf(location.hash) !== "", "center");
   performance.mark("complete");
   if (page.live) follow();
 }

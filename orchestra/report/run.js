@@ -112,10 +112,10 @@ function diff(text) {
 
 let detail = "";  // what the right part shows
 
-const placeOf = () => { try { return decodeURI(location.hash.slice(1)); } catch { return ""; } };
+const placeOf = (hash) => { try { return decodeURI(hash.slice(1)); } catch { return ""; } };
 
 function openPlace(go, block = "nearest") {
-  const name = placeOf(), { lanes } = shown;
+  const name = placeOf(location.hash), { lanes } = shown;
   if (!lanes.calls || (go && name === "timeline")) return;
   const c = lanes.calls.find((c) => c.name === name);
   const l = c ? null : lanes.find((l) => l.name === name) ?? lanes.find((l) => name && l.name.startsWith(name + "/"));
