@@ -8,10 +8,12 @@ import threading
 import pytest
 
 from fixtures import stand_in
+from orchestra import command
 from tests.conftest import ROOT
 from tests.program import called
 
 PORT = "127.0.0.1:8105"
+LACKING = re.compile("(?i)no such file|not a run|no such folder|is not a git repository")
 OFFLINE = ("runs", "report", "replay", "resume", "explain", "diff")
 
 
@@ -35,7 +37,8 @@ def with_a_stand_in(tmp_path, monkeypatch):
 def commands(page):
     """Each command of a page, and the lines that it prints; "..." are any others."""
     blocks = re.findall(r"```console\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
-    for part in re.split(r"^\$ ", "".join(blocks), flags=re.M)[1:]:
+    text = "".join(blocks).replace("\\\n", " ")
+    for part in re.split(r"^\$ ", text, flags=re.M)[1:]:
         command, *lines = part.splitlines()
         yield shlex.split(command, comments=True), [line for line in lines if line != "..."]
 
@@ -69,6 +72,17 @@ def test_the_experiments_print_what_the_page_shows(with_a_stand_in, edited):
 
 def test_the_commands_of_the_readme_print_what_it_shows(with_a_stand_in, edited):
     assert followed("../README.md", edited) > 15
+
+
+@pytest.mark.parametrize("page", ["../README.md", *sorted(p.name for p in (ROOT / "docs").glob("*.md"))])  # fmt: skip
+def test_the_flags_of_each_command_exist(page, capsys, monkeypatch, in_an_empty_folder):
+    """Those that need a model or files that are not here, too: that is all that they lack."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    for words, _ in commands(page):
+        if words[0] == "orchestra-min":
+            code = command.main(words[1:])
+            told = capsys.readouterr().err.splitlines()[-1]
+            assert (code == 4 and "no connection" in told) or (code == 2 and LACKING.search(told))
 
 
 def test_the_readme_has_at_most_1500_words():
