@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from contextlib import closing
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,7 +16,7 @@ from orchestra.report.live import serve
 from orchestra.report.page import page as page_of
 from orchestra.report.totals import is_running
 from tests import browser
-from tests.conftest import pool_at
+from tests.conftest import Options, pool_at
 from tests.scripted import complete, delegate, finish, is_main, last_text
 from tests.test_report import needs_chromium
 
@@ -64,15 +65,16 @@ def test_data_that_a_page_has_is_not_sent_again(server):
 def slow(request):
     time.sleep(1.0)
     if is_main(request):
-        return complete("42") if "it is 42" in last_text(request) else delegate("look")
+        done = "it is 42" in last_text(request)
+        return complete("42") if done else delegate("look", "look again")
     return finish("it is 42")
 
 
 @pytest.fixture
-def growing(endpoint, tmp_path):
-    """The folder of a run that is in progress."""
-    pool = pool_at(endpoint(slow).url)
-    how = {"pool": pool, "out": tmp_path / "run"}
+def growing(endpoint, tmp_path, request):
+    """The folder of a run that is in progress. The parameter: how many sub-tasks run at a time."""
+    pool, options = pool_at(endpoint(slow).url), Options.of(parallel=getattr(request, "param", 8))
+    how = {"pool": pool, "options": options, "out": tmp_path / "run"}
     thread = threading.Thread(target=orchestra_min.orchestrate, args=("?",), kwargs=how)
     thread.start()
     while thread.is_alive() and not is_running(tmp_path / "run"):
@@ -104,6 +106,18 @@ def test_a_live_page_grows_with_its_run_and_ends_with_it(growing, capsys):
         assert page.evaluate("document.querySelectorAll('.bar.open').length") == 0
         assert page.errors == []
     following.join()
+
+
+@needs_chromium
+@pytest.mark.parametrize("growing, drawn", [(1, 1), (2, 2)], indirect=["growing"])
+def test_sub_tasks_that_wait_for_a_thread_are_not_drawn_as_in_flight(growing, drawn):
+    data = (partial(report._growing, growing), partial(report._stamp, growing))
+    with serve(*data) as url, browser.opened(url) as page:
+        page.until("[...document.querySelectorAll('.bar.open')].some(e => e.hash === '#r1/t1')")
+        assert page.evaluate("document.querySelectorAll('.bar.open').length") == drawn
+        assert page.evaluate("document.querySelectorAll('.lane .subtask').length") == 2
+        left = page.evaluate("parseFloat(document.querySelector('.bar.open').style.left)")
+        assert 0 <= left < 1000
 
 
 def test_report_live_follows_a_run_to_its_end_and_writes_its_page(growing, capsys):

@@ -121,8 +121,13 @@ def test_the_main_agent_reads_the_top_level_and_that_nothing_was_changed(run, sw
 
 def test_a_sub_agent_that_changed_nothing_must_say_why(run, swe):
     swe(["echo TASK_COMPLETE"])
-    assert "no file is changed and there is no report" in run.prompts[1]
+    assert "the diff of the repository is empty" in run.prompts[1]
     assert "Status: done" in run.mains[1] and "Result: it works" in run.mains[1]
+
+
+def test_a_last_step_without_a_report_is_taken_as_it_is(run, swe):
+    swe(["echo TASK_COMPLETE"], steps=1)
+    assert "Status: done" in run.mains[1]
 
 
 def test_a_sub_agent_that_changed_a_file_may_end_without_a_report(run, swe):

@@ -191,12 +191,16 @@ def test_a_page_explains_each_record_mode():
 
 def test_runs_of_a_folder_of_sweeps_are_listed_and_an_empty_folder_says_so(tmp_path):
     shutil.copytree(ROOT / "fixtures/runs/equinox", tmp_path / "sweeps/react/runs/1")
-    listed = called("runs", tmp_path / "sweeps").stdout
-    assert "react/runs/1" in listed
+    (tmp_path / "sweeps/react/runs/1/workdir").mkdir()
+    (tmp_path / "sweeps/react/runs/1/workdir/run.json").touch()  # of the user
+    _, *listed = called("runs", tmp_path / "sweeps").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == ["react/runs/1"]
     (tmp_path / "none").mkdir()
     empty = called("runs", tmp_path / "none")
     assert (empty.returncode, empty.stdout) == (0, "")
-    assert empty.stderr == f"{tmp_path}/none has no runs in it\n"
+    assert (
+        empty.stderr == f"{tmp_path}/none has no runs in it, nor in folders up to 3 levels down\n"
+    )
 
 
 def test_runs_are_listed_with_question_answer_and_the_date_of_their_newest_call(tmp_path):

@@ -10,7 +10,7 @@ Differences from the paper / the released code
    on what commands do to the folder's .git.
 4. Long output is cut in the middle, with the number of characters left out.
 5. The marker ends a task only if its command names the marker and succeeds.
-6. A sub-agent that changed no file must report why nothing was to do.
+6. A report must not be empty while the diff is empty: it says why nothing was to do.
 7. A command that was cut off by a kill runs again on a resume, in the folder as it was left.
 """
 
@@ -81,7 +81,8 @@ def _work(shell: Shell, job: Job) -> Result:
     try:
         while len(job.trace) < job.steps:
             step = _next_step(shell, job)
-            if _report(step) == "" and _is_unchanged(job):
+            is_last = len(job.trace) + 1 == job.steps
+            if _report(step) == "" and not is_last and _is_unchanged(job):
                 why = say(PROMPTS, "nothing_done", marker=MARKER)
                 step = replace(step, observation=why, failed=True)
             job.note(step)

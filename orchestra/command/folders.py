@@ -41,6 +41,8 @@ def runs_in(folder: Path) -> list[Path]:
     folders = [folder]
     for _ in range(DEPTH):
         entries = [entry for here in folders for entry in entries_of(here, deep=False)]
-        folders = [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
-        found += [here for here in folders if os.path.lexists(here / "run.json")]
+        inside = [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
+        runs = [here for here in inside if os.path.lexists(here / "run.json")]
+        folders = [here for here in inside if here not in runs]
+        found += runs
     return sorted(found)

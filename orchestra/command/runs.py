@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestra.command.folders import runs_in
+from orchestra.command.folders import DEPTH, runs_in
 from orchestra.command.outside import check_run, damage_is_one_line
 from orchestra.command.terminal import printable, put, tell
 from orchestra.kernel.vocabulary import ConfigError
@@ -23,7 +23,7 @@ def list_runs(folder: Path, as_json: bool) -> int:
         raise ConfigError(f"runs {folder}: no such folder; name one that has runs")
     runs = [folder] if (folder / "run.json").exists() else runs_in(folder)
     if not runs and not as_json:
-        tell(f"{folder} has no runs in it")
+        tell(f"{folder} has no runs in it, nor in folders up to {DEPTH} levels down")
         return 0
     rows = []
     for run in runs:
@@ -65,7 +65,7 @@ def table(
 ) -> str:
     """Rows below a header. `width`: the most characters of a cell."""
     names = columns.split()
-    lines = [names]
+    lines = [[printable(name) for name in names]]
     for row in rows:
         texts = [_cell(row.get(name)) for name in names]
         lines.append([printable(" ".join(text.split()))[:width] for text in texts])

@@ -171,12 +171,10 @@ def _by_part(
     parts: dict[str, list[QuestionRow]] = {}
     for row in rows:
         parts.setdefault(row[key], []).append(row)
-    return {
-        part: figures(parts[part], *shown) for part in sorted(parts, key=_by_number)
-    }
+    return {part: figures(parts[part], *shown) for part in sorted(parts, key=by_number)}
 
 
-def _by_number(part: str) -> str:
+def by_number(part: str) -> str:
     """As a sort key: 2 comes before 10."""
     return part.zfill(9) if part.isdigit() else part
 

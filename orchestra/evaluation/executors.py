@@ -41,7 +41,7 @@ def executor_at(url: str) -> Iterator[Executor]:
             cluster, executor = _threads()
     except ImportError as error:
         how = install("eval") if kind == "dask" else "pip install 'ray[client]'"
-        raise ConfigError(f"--executor {url}: needs {error.name}: {how}") from None
+        raise ConfigError(f"--executor {url}: {error}: {how}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"--executor {url}: {error}; is it running?") from None
     with cluster:

@@ -8,13 +8,12 @@ from typing import Any
 from orchestra.command import terminal
 from orchestra.command.runs import table
 from orchestra.command.terminal import usd
-from orchestra.evaluation.comparison import PARTS, MethodRow, Pair
+from orchestra.evaluation.comparison import PARTS, MethodRow, Pair, by_number
 from orchestra.evaluation.figures import Figures
 from orchestra.evaluation.intervals import Interval
 from orchestra.evaluation.sweep_folder import SCORERS
 
 WIDTH = 100  # of a table cell, at most
-OVERALL = "overall"
 HEADING = "accuracy in % by {score} (by {second}) [95 % interval by {score}] n=answers"
 
 
@@ -44,16 +43,16 @@ def _table_by(key: str, methods: Mapping[str, MethodRow]) -> str:
     """A row for each level or category and for all questions, a column for each method. "" for
     categories that divide nothing.
     """
-    parts = list(dict.fromkeys(part for m in methods.values() for part in m[key]))
+    parts = sorted({part for m in methods.values() for part in m[key]}, key=by_number)
     if key != PARTS[0] and len(parts) < 2:
         return ""
     rows: list[dict[str, str]] = []
-    for part in [*parts, OVERALL]:
-        row = {key: part}
-        for name, method in methods.items():
-            found = method[OVERALL] if part == OVERALL else method[key].get(part)
-            row[name] = _cell(found) if found else ""
-        rows.append(row)
+    for part in parts:
+        found = {name: m[key][part] for name, m in methods.items() if part in m[key]}
+        rows.append({key: part or "-"} | {name: _cell(f) for name, f in found.items()})
+    rows.append(
+        {key: "overall"} | {name: _cell(m["overall"]) for name, m in methods.items()}
+    )
     return table(" ".join([key, *methods]), rows, WIDTH)
 
 

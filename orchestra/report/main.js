@@ -25,7 +25,7 @@ function showNewer(data) {
   show({ media: page.media, ...data, live: true });
   $("right").scrollTop = scrolled.shift();
   for (const e of document.querySelectorAll("#left > .scroll")) { e.scrollLeft = scrolled.shift() ?? 0; e.scrollTop = scrolled.shift() ?? 0; }
-  const again = id ? $(id) : href ? document.querySelector(`a[href="${CSS.escape(href)}"]`) : null;
+  const again = id ? $(id) : href ? document.querySelector(`a${focused.classList.contains("bar") ? ".bar" : ""}[href="${CSS.escape(href)}"]`) : null;
   again?.focus({ preventScroll: true });
 }
 

@@ -76,12 +76,22 @@ def data_of(run: Recorded, media: Path | None = None) -> Row:
             **outcome_row(run),
             "tape": [call_row(exchange, texts, run.manifest) for exchange in run.tape],
             "events": [e for e in run.events if e["event"] not in ("run", "end")],
+            **_began(run.events),
             **_equations(run.folder),
             "diff": _changes(run.folder),
             "resume": command(["resume", run.folder]),
         }
     shown = [media_row(run.folder, *m, media) for m in run.manifest.media]
     return {"run": row, "media": shown, "texts": list(texts)}
+
+
+def _began(events: Sequence[Event]) -> Row:
+    """When the newest invocation began, and how many sub-tasks it runs at a time."""
+    for event in events[:1]:
+        if event["event"] == "run":
+            began_s = event["timing"].get("at_s")
+            return {"began_s": began_s, "parallel": event["options"]["parallel"]}
+    return {"began_s": None, "parallel": 1}
 
 
 def outcome_row(run: Recorded) -> Row:

@@ -88,10 +88,10 @@ function cellOf(r, k, v) {
 
 function methods(runs) {
   const scored = runs.filter((r) => typeof r.right === "boolean");
-  const sweeps = new Set(scored.map((r) => `${nameOf(r)}\n${sweepOf(r)}`)), shared = Map.groupBy(sweeps, (s) => s.split("\n")[0]);
-  const groups = [...Map.groupBy(scored, (r) => (shared.get(nameOf(r)).length > 1 ? `${nameOf(r)} · ${sweepOf(r)}` : nameOf(r)))].map(([name, rows]) => {
+  const byName = Map.groupBy(scored, nameOf), isShared = (r) => new Set(byName.get(nameOf(r)).map(sweepOf)).size > 1;
+  const groups = [...Map.groupBy(scored, (r) => (isShared(r) ? `${nameOf(r)} · ${sweepOf(r)}` : nameOf(r)))].map(([name, rows]) => {
     const made = rows.filter((r) => r.page), costs = made.map((r) => r.cost_usd);
-    return { tokens: made.length ? Math.round(made.reduce((s, r) => s + r.tokens, 0) / made.length) : 0,
+    return { tokens: made.length ? Math.round(made.reduce((s, r) => s + r.tokens, 0) / made.length) : "unknown",
       name, n: rows.length, right: rows.filter((r) => r.right).length / rows.length, none: rows.filter((r) => !r.answer).length, open: rows.filter((r) => r.unfinished).length,
       cost: costs.length && !costs.some(isNone) ? costs.reduce((s, c) => s + c, 0) / costs.length : null };
   }).sort((a, b) => b.right - a.right || a.name.localeCompare(b.name));

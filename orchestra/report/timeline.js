@@ -1,7 +1,7 @@
 // The calls of a run on a time axis. A lane is an attempt at a decision or a sub-task; its bars are calls.
 
 function lanesOf(run) {
-  const calls = clocked(run.tape), lanes = [], byName = new Map();
+  const calls = clocked(run.tape, run.began_s ?? OPENED_S), lanes = [], byName = new Map();
   const lane = (prefix, about) => {
     const l = { name: prefix, calls: [], needs: [], steps: [], ...about };
     lanes.push(l); byName.set(prefix, l);
@@ -65,11 +65,11 @@ function nameCalls(calls) {
 }
 
 // Times from 0. Where the run stood still (it was resumed later), the gap is cut. Without times: the order on the tape.
-function clocked(tape) {
+function clocked(tape, began) {
   const timed = (page.live || tape.length > 0) && tape.every((c) => typeof c.began_s === "number");
   const calls = tape.map((c, i) => ({ ...c, from: timed ? c.began_s : i, to: timed ? c.began_s + c.took_s : i + 0.9 }));
   if (timed) {
-    let cut = Math.min(OPENED_S, ...calls.map((c) => c.from)), end = cut;
+    let cut = calls.length ? Math.min(...calls.map((c) => c.from)) : began, end = cut;
     for (const c of [...calls].sort((a, b) => a.from - b.from)) {
       if (c.from - end > 60) cut += c.from - end - 5;
       end = Math.max(end, c.to);
@@ -123,7 +123,7 @@ function laneElement(l, x, chars) {
   const rows = stacked(l.calls), track = el("div", { class: "track", style: `height: ${Math.max(1, rows.length) * BAR + 8}px` });
   if (l.path) track.append(el("span", { class: "path", style: `left: ${x(l.from)}px; width: ${Math.max(LEAST, x(l.to) - x(l.from))}px` }));
   rows.forEach((calls, row) => { for (const c of calls) track.append((c.bar = barElement(c, x, row))); });
-  if (l.open) track.append(inFlightElement(l, x));
+  if (l.open >= 0) track.append(inFlightElement(l, x));
   l.label = el("a", { class: `name ${l.kind}${l.failed ? " bad" : ""}`, href: linkTo(l.name) }, (l.failed ? "✗ " : "") + short(l.title, chars));
   return el("li", { class: "lane" }, l.label, track);
 }
@@ -150,7 +150,7 @@ function stacked(calls) {
 function legend(lanes) {
   const { calls } = lanes, key = (kind, text) => el("li", {}, el("span", { class: `key ${kind}` }), text);
   const others = calls.some((c) => kindOf(c) === "other") ? [key("other", "list of models")] : [];
-  return el("ul", { class: "facts" }, key("chat", "model call"), key("tool", "tool"), ...others, key("failed", "✗ failed"), lanes.some((l) => l.open) ? key("open", "in flight") : "", key("path", "critical path"));
+  return el("ul", { class: "facts" }, key("chat", "model call"), key("tool", "tool"), ...others, key("failed", "✗ failed"), lanes.some((l) => l.open >= 0) ? key("open", "in flight") : "", key("path", "critical path"));
 }
 
 // ---- which sub-task needs which ----

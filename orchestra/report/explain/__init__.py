@@ -95,9 +95,7 @@ def main(argv: Sequence[str]) -> int:
             put(json.dumps([asdict(panel) for panel in shown]))
             return
         nothing = "Nothing to explain: the run used none of these equations."
-        first = {
-            panel.source: panel for panel in reversed(shown)
-        }  # that shows its code
+        first = {p.source: p for p in reversed(shown)}  # code is shown once
         texts = [text(p, a.code and p is first[p.source]) for p in shown]
         put("\n\n".join(texts) or nothing)
         ending = summary(a.folder).ending
