@@ -492,3 +492,5 @@ def test_copied_answers_are_compared_only_where_all_sweeps_have_them(sweep, tmp_
         evaluated("score", folder, "--scorer", "bare", "--judge", "b")
     assert accuracies() == [1, 1] and accuracies("--replied") == [0, 0]
     assert "answers copied out of the replies" in evaluated("report", *folders)[1]
+    sweep("--extend", "--repeat", 2, "--out", folders[0], count=0)  # half of them have no copy
+    assert accuracies() == [0, 0]

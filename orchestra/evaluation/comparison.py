@@ -77,7 +77,7 @@ def report(
     sweeps = [(folder, settings_of(folder)) for folder in folders]
     score = _common_score([folder for folder, _ in sweeps], score)
     second = "match" if score == "gaia" else "gaia"
-    bare = not replied and all(has_score(folder, "bare") for folder, _ in sweeps)
+    bare = not replied and all(_is_bare(folder) for folder, _ in sweeps)
     methods: dict[str, MethodRow] = {}
     read: list[Sweep] = []
     for folder, settings in sweeps:
@@ -107,6 +107,13 @@ def _common_score(folders: Sequence[Path], score: str | None) -> str:
         return "match"
     advice = f"orchestra-min evaluate score {lacking[0]} --scorer {score} makes it"
     raise ConfigError(f"--score {score}: {lacking[0]} does not have it; {advice}")
+
+
+def _is_bare(folder: Path) -> bool:
+    """Whether every answer of a sweep was copied out of its reply, or that was tried."""
+    if not has_score(folder, "bare"):
+        return False
+    return all("bare" in row for row in scored_rows(folder).values() if is_done(row))
 
 
 def _rows_with_scores(folder: Path, bare: bool) -> list[QuestionRow]:
