@@ -28,7 +28,7 @@ def test_rows_are_recorded_once_packed_and_replay_without_their_media(tmp_path, 
     page = tmp_path / "RESULTS.md"
     page.write_text(f"# R\n{results.BEGIN}\nold\n{results.END}\nrest\n")
     results.show(packed, out, page)
-    assert "react: 1 runs replayed, 0 rows" in capsys.readouterr().out
+    assert "react: 2 runs replayed, 0 rows" in capsys.readouterr().out
     assert results.tables([out / "one-call", out / "react"]) in page.read_text()
     assert "old" not in page.read_text() and page.read_text().endswith("rest\n")
     rows = out / "react" / "rows.jsonl"
