@@ -91,7 +91,7 @@ cassettes: $(VENV)/dev $(VENV)/local  ## record tests/cassettes/ again; needs wh
 minigaia: $(VENV)/run  ## make fixtures/minigaia again; needs espeak-ng
 	$(RUN) -m fixtures.make_minigaia
 
-results: $(VENV)/run  ## unpack the sweeps of fixtures/results, replay every run offline and print the tables of docs/RESULTS.md
+results: $(VENV)/run  ## unpack the sweeps of fixtures/results, replay every run offline and print fixtures/results/tables.txt
 	$(RUN) -m fixtures.results
 
 record-results: $(VENV)/local  ## record them, or what is missing; see fixtures/README.md; make record-results ARGS="--server 'COMMAND'"

@@ -25,12 +25,10 @@ def test_rows_are_recorded_once_packed_and_replay_without_their_media(tmp_path, 
     asked = len(server.requests)
     assert results.record("react", ["1-01"], pool, out) == 0 and len(server.requests) == asked > 0
     shutil.rmtree(out)
-    page = tmp_path / "RESULTS.md"
-    page.write_text(f"# R\n{results.BEGIN}\nold\n{results.END}\nrest\n")
+    page = tmp_path / "tables.txt"
     results.show(packed, out, page)
     assert "react: 2 runs replayed, 0 rows" in capsys.readouterr().out
-    assert results.tables([out / "one-call", out / "react"]) in page.read_text()
-    assert "old" not in page.read_text() and page.read_text().endswith("rest\n")
+    assert page.read_text() == f"{results.tables([out / 'one-call', out / 'react'])}\n"
     rows = out / "react" / "rows.jsonl"
     rows.write_text(rows.read_text().replace('"answer": "42"', '"answer": "6100"'))
     results.pack(out / "react", packed)
@@ -44,9 +42,9 @@ def test_the_tasks_are_split_once():
     assert {*develop, *held_out} == {q.id for q in load(results.MINIGAIA / "questions.json")}
 
 
-def test_results_md_has_the_tables_of_the_recorded_sweeps(tmp_path):
+def test_the_tables_are_those_of_the_recorded_sweeps(tmp_path):
     sweeps = results.unpack(results.PACKED, tmp_path)
-    assert f"```text\n{results.tables(sweeps)}\n```" in (ROOT / "docs/RESULTS.md").read_text()
+    assert f"{results.tables(sweeps)}\n" == (results.PACKED / "tables.txt").read_text()
     asked = {q.id: q for q in load(results.MINIGAIA / "questions.json")}
     for sweep in sweeps:
         rows = results.replayed(sweep, asked, **results.own_python(sweep.name))
