@@ -234,15 +234,14 @@ class Run:
                 z_t = self.carry_out(t, y_t)  # Eq. 5-21
                 if z_t and (y_t.final or (y_t.answers and z_t[-1].answer)):
                     return self.outcome_of(t, y_t, z_t[-1])
-            why = f"no round was left: --rounds allows {self.rounds}"
+            why = f"no round was left (--rounds {self.rounds})"
             return self.last_chance(t, "rounds", why)
         except NothingAffordable as error:
             return self.last_chance(
                 t, "budget", f"{error}; a larger --budget allows more"
             )
-        except ModelMistake as error:
-            wrong = explained(error)
-            why = f"no reply of the main agent was usable in {DECISION_ATTEMPTS} attempts. {wrong}"
+        except ModelMistake:
+            why = f"the main agent's replies could not be read in {DECISION_ATTEMPTS} attempts"
             return self.fallback(t, "replies", why)
         except BudgetExceeded as error:
             return self.fallback(t, "budget", f"{error}; a larger --budget allows more")
@@ -267,11 +266,13 @@ class Run:
         if z.status == "done" and answer and not y_t.fallback:
             return self.outcome(answer, t, Ending("answered"))
         if y_t.fallback:
-            why = "The main agent's replies could not be read. This is the last sub-task's answer."
+            why = (
+                "the main agent's replies could not be read; the last sub-task answered"
+            )
             return self.fallback(t, "replies", why, answer)
         why = z.error or "the agent finished without an answer"
         if z.answer and not z.error:
-            why = f"the last sub-task reported its answer as {z.status}"
+            why = f"the last sub-task called its own answer {z.status}"
         return self.fallback(t, z.cause or "sub-task", why, answer)
 
     def last_chance(self, t: int, cause: str, why: str) -> Outcome:
@@ -285,8 +286,8 @@ class Run:
             else:
                 z_t = self.carry_out(t + 1, y_t)
                 answer = z_t[-1].answer if z_t else ""
-        except ModelMistake as error:
-            why = f"{why}; the last reply is unusable: {explained(error)}"
+        except ModelMistake:
+            why = f"{why}; asked for an answer, the main agent gave none"
         except (NothingAffordable, BudgetExceeded):
             why = f"{why}; the budget does not cover a last decision"
         except ContextExceeded as error:

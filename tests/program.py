@@ -83,6 +83,12 @@ def resume(folder: Path, **how: Any) -> orchestra_min.Outcome:
     return orchestra_min.resume(folder, **{"pool": read_manifest(folder).pool, **how})
 
 
+def cut_end(folder: str | Path) -> None:
+    """Take the end row off a run, as if it had been killed before."""
+    file = Path(folder, "trajectory.jsonl")
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+
+
 def line_of(done: Done, code: int = 2) -> str:
     """The last line on standard error of a command that failed; progress may be before it."""
     assert (done.returncode, done.stdout) == (code, ""), (done.stdout, done.stderr)

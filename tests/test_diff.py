@@ -63,7 +63,12 @@ def test_runs_of_two_questions_differ_first_in_the_question(compared):
         compared({**turns, "question": "What is it?"}, {**turns, "question": "Who is it?"})
     )
     shown = found.splitlines()
-    assert shown[2:6] == ["", "The runs have two questions.", "- What is it?", "+ Who is it?"]
+    assert shown[2:6] == [
+        "",
+        "The runs answer different questions.",
+        "- What is it?",
+        "+ Who is it?",
+    ]
     assert "  question" not in shown
 
 

@@ -251,7 +251,8 @@ def test_an_endpoint_without_its_list_of_models_is_an_error(status, endpoint, tm
 
 def test_the_model_is_in_run_json_and_not_on_the_tape(endpoint, tmp_path):
     assert called("?", "--out", tmp_path / "run", at=endpoint(any_method).url).stdout == "42\n"
-    assert read_manifest(tmp_path / "run").pool["main"].model == "scripted"
+    pool = read_manifest(tmp_path / "run").pool
+    assert (pool.main, pool["scripted"].model) == ("scripted", "scripted")
     kinds = [exchange.request["kind"] for exchange in exchanges(tmp_path / "run/tape.jsonl")]
     assert kinds == ["chat"]
 

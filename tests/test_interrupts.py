@@ -94,7 +94,7 @@ def test_a_spinner_is_gone_before_the_last_words(held, tmp_path):
 def test_while_a_call_waits_for_its_next_attempt(endpoint, tmp_path):
     server = endpoint(lambda request: Raw(429, {}, retry_after="60"))
     with start(tmp_path, *RUN, at=server.url) as process:
-        assert any("waits for" in line for line in process.stderr)
+        assert any("the next attempt is in 60 s" in line for line in process.stderr)
         assert "continue with: " in ended(process, INT)[1]
 
 

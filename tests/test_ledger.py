@@ -249,7 +249,7 @@ def test_a_sweep_that_reuses_all_has_paid_nothing(tmp_path, sweep, capsys):
     for name, row in rows.items():
         half_usd = pytest.approx(before[name]["cost_usd"] / 2)
         assert (row["cost_usd"], row["saved_usd"], row["paid_usd"]) == (half_usd, half_usd, 0)
-    assert "6 of 6, 4 right, USD 0.0000" in capsys.readouterr().err
+    assert "6 of 6 done, 4 right, USD 0.0000" in capsys.readouterr().err
 
 
 def test_a_sweep_with_an_unknown_price_says_so_everywhere(tmp_path, sweep, capsys):

@@ -11,7 +11,7 @@ from orchestra.evaluation.questions import load
 
 
 @pytest.mark.parametrize("words, problem", [
-    ([], "FILE"), (["x.json"], "--out"), (["x.json", "--n", "0", "--out", "x"], "--n 0"), (["no.json", "--out", "x"], "cannot be read"),
+    ([], "FILE"), (["x.json"], "--out"), (["x.json", "--n", "0", "--out", "x"], "--n 0"), (["no.json", "--out", "x"], "there is no such file"),
 ])  # fmt: skip
 def test_a_wrong_command_ends_in_one_line(words, problem, capsys, in_an_empty_folder):
     assert masbench.main(words) == 2

@@ -51,7 +51,7 @@ def test_a_run_that_failed_says_first_why_and_in_whose_words(run, opened):
             patience_s=0,
         )
     page = opened(run.folder)
-    assert "Stopped without an answer (endpoint): " in text_of(page, "header .state")
+    assert "Stopped without an answer: " in text_of(page, "header .state")
     assert "status 500: CUDA is <b>full" in text_of(page, "header .state")
     assert "CUDA is <b>full" in text_of(page, ".failures blockquote")
     assert f"resume {run.folder}" in text_of(page, "header")

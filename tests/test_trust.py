@@ -11,7 +11,7 @@ from orchestra.command.trust import check_named_again
 from orchestra.kernel.folder import Manifest
 from orchestra.tools import sandbox
 from tests.conftest import ROOT, ConfigError, Options, needs_sandbox, pool_at
-from tests.program import any_method, called, line_of, pool_file, tool_file
+from tests.program import any_method, called, cut_end, line_of, pool_file, tool_file
 from tests.scripted import Endpoint
 from tests.tools.conftest import raw
 
@@ -137,6 +137,8 @@ def test_a_run_with_code_needs_a_sandbox_to_go_on_and_none_to_replay(endpoint, m
     flags = "--model", "m", "--method", "react", "--out"
     called("?", *flags, "safe", at=server.url)
     called("?", *flags, "unsafe", "--unsafe-code", at=server.url)
+    for name in ("safe", "unsafe"):  # they were killed before their end
+        cut_end(name)
     assert "add --unsafe-code" in line_of(called("resume", "unsafe", at=server.url))
     monkeypatch.setattr(sandbox, "trouble", lambda: "not here")
     assert called("replay", "safe").stdout == "42\n"

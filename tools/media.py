@@ -62,8 +62,12 @@ def _checked(modality: Any, path: Path) -> tuple[Modality, Path]:
             raise OSError(0, "not a regular file")  # opening a pipe would block
         path.open("rb").close()
     except OSError as error:
-        told = f"--{modality or 'file'} {path}: cannot be read ({error.strerror})"
-        raise ConfigError(f"{told}; check the path") from None
+        named = f"{modality}:{path}" if modality else path
+        hint = "; a KIND is one of image, audio, video, file" * (":" in path.name)
+        told = (
+            f"--file {named}: cannot be read ({error.strerror}); check the path{hint}"
+        )
+        raise ConfigError(told) from None
     modality, kinds = _recognised(modality, path)
     problem = _problem(modality, path, size, kinds)
     if problem:

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import orchestra_min
 from orchestra.command import flags, outside, terminal
+from orchestra.command.flags import TO_A_REPLAY
 from orchestra.command.terminal import PROGRAM, interruption, put, tell
-from orchestra.kernel.folder import Manifest, read_manifest
+from orchestra.kernel.folder import Manifest, read_events, read_manifest
 from orchestra.kernel.tape import Cancelled, TapeMiss
 from orchestra.kernel.vocabulary import ConfigError, EndpointError
 from orchestra_min import Outcome
@@ -92,11 +93,11 @@ class Command:
         verb, *rest = self.words or [""]
         if verb == "runs":
             return _list_runs(rest)
-        words = self.words
-        if verb in ("replay", "resume"):
-            words = _with_flag(verb, rest)
-        self.args = a = flags.read(words, PROGRAM, is_resume=verb == "resume")
-        if a.replay:
+        kind = verb if verb in ("replay", "resume") else ""
+        words = _with_flag(verb, rest) if kind else self.words
+        self.args = a = flags.read(words, PROGRAM, kind)
+        has_answer = a.resume is not None and _has_answer(a)
+        if a.replay or has_answer:
             outcome = _replay(a)
         else:
             from orchestra.command.recording import record
@@ -109,7 +110,9 @@ class Command:
             with _damage_is_one_line(a):
                 outcome = record(a, self.began)
         terminal.report(outcome, a, self.redact)
-        if not (a.quiet or a.replay):
+        if has_answer and not a.quiet:
+            tell("nothing was missing: the run had its answer")
+        if not (a.quiet or a.replay or has_answer):
             _tell_what_changed(a, outcome.run)
         return int(outcome.state != "answered")
 
@@ -123,16 +126,16 @@ class Command:
 
         row = self.put_row(error)
         is_quiet = "--quiet" in self.words
-        if row["calls"] and not is_quiet:
-            tell(f"{terminal.figures(row)}, {self.folder}")
         is_final = isinstance(error, ConfigError | TapeMiss)  # another try ends alike
+        if row["calls"] and not (is_quiet or is_final):
+            tell(f"{terminal.figures(row)}, {self.folder}")
         way_on = "" if is_final else self.way_on()
         if isinstance(error, EndpointError):
-            row["why"] += f"; {advice_on(error)}"
+            row["why"] = f"{row['why'].rstrip('.')}; {advice_on(error)}"
         kept = "\n" if isinstance(error, TapeMiss) else ""  # the lines that differ
         line = terminal.printable(self.redact(row["why"]), kept)
         if way_on and isinstance(error, EndpointError) and not is_quiet:
-            tell(f"its page: {command(['report', self.folder])}")
+            tell(f"to see this run: {command(['report', self.folder])}")
         tell(f"{PROGRAM}: {line}{way_on and f'; {way_on}'}")
         return flags.exit_code(error)
 
@@ -186,7 +189,7 @@ def _list_runs(words: Sequence[str]) -> int:
 
 def _replay(a: argparse.Namespace) -> Outcome:
     """Raises ConfigError, TapeMiss."""
-    folder = a.replay
+    folder = a.replay or a.resume
     outside.check_run(folder)
     stored = read_manifest(folder)
     given: dict[str, Any] = {}
@@ -202,6 +205,16 @@ def _replay(a: argparse.Namespace) -> Outcome:
             given, resolve = trust.objects_again(a, folder, stored, stack, Redact())
             given |= recording.changes(a, folder, stored, resolve, given)
         return orchestra_min.replay(folder, listeners, a.parallel, **given)
+
+
+def _has_answer(a: argparse.Namespace) -> bool:
+    """Whether a resume would find nothing to do. Raises ConfigError."""
+    if a.given - {*TO_A_REPLAY, "resume", "backends"}:
+        return False
+    outside.check_run(a.resume)
+    with outside.damage_is_one_line(a.resume):
+        events = read_events(a.resume)
+        return bool(events) and events[-1].get("state") == "answered"
 
 
 def _damage_is_one_line(a: argparse.Namespace) -> AbstractContextManager[None]:

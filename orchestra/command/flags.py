@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,7 +45,11 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         problem = " ".join(message.removeprefix("argument ").split())
-        raise ConfigError(f"{problem} (see --help)")
+        flag = re.search(r"unrecognized arguments: (--[\w-]+)", problem)
+        known = re.findall(r"--[\w-]+", self.format_usage())
+        near = difflib.get_close_matches(flag[1], known, n=1) if flag else []
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"{problem}{meant} (see --help)")
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -97,7 +102,7 @@ GROUPS: dict[str, tuple[Row, ...]] = {
         ("out", "RUN", Path, "folder of this run (default: runs/<time>)"),
         ("json", "", bool, "print one JSON object instead of the answer alone"),
         ("verbose", "", bool, "show each step: thought, action, observation and cost"),
-        ("quiet", "", bool, "no progress and no notes on standard error"),
+        ("quiet", "", bool, "no progress on standard error, only what went wrong"),
     ),
     "models": (
         (
@@ -179,6 +184,7 @@ OF_A_FORK = (
         "a new run in which this is decided, found or seen; repeatable",
     ),
 )
+FORK_FLAGS = ("from_round", "what_if")
 REPEATED = ("file", "tools", "mcp", "option", "allow-host", "what-if")
 # The option that a flag sets, if it has another name
 OPTIONS = {
@@ -215,6 +221,12 @@ TO_A_RESUME = (
         "option",
     ),
 )
+ABOUT = {
+    "": "Answer a question over text, images, audio, video and other files.",
+    "replay": "Run a recorded run again from its tape, offline.",
+    "resume": "Continue a run. With --from-round or --what-if, begin a new one from it;\n"
+    "that also takes the flags of a run (orchestra-min --help).",
+}
 EPILOG = """commands, each with its own --help:
   resume RUN  replay RUN  runs [DIR]  report  explain  diff  evaluate  curate
   optimize-prompt
@@ -223,18 +235,22 @@ exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint,
   130, 143 or 129 interrupted (Ctrl-C, SIGTERM or SIGHUP)"""
 
 
-def parser(program: str, is_resume: bool = False) -> argparse.ArgumentParser:
+def parser(program: str, verb: str = "") -> argparse.ArgumentParser:
+    """Of a run, or of `replay` or `resume`, whose help shows the flags that they take."""
     p = OneLineParser(
-        prog=program,
-        description="Answer a question over text, images, audio, video and other files.",
+        prog=f"{program} {verb} RUN" if verb else program,
+        description=ABOUT[verb],
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
     about = "the question in quotes, then files of any kind"
-    p.add_argument("words", nargs="*", metavar="QUESTION [FILE ...]", help=about)
-    fork = {"resume": OF_A_FORK} if is_resume else {}
+    hidden = argparse.SUPPRESS
+    name = None if verb else "QUESTION [FILE ...]"
+    p.add_argument("words", nargs="*", metavar=name, help=hidden if verb else about)
+    fork = {"resume": OF_A_FORK} if verb == "resume" else {}
+    shown = {"replay": TO_A_REPLAY[1:], "resume": (*TO_A_RESUME[1:], *FORK_FLAGS)}
     for title, rows in {**fork, **GROUPS}.items():
         group = p.add_argument_group(title)
         for flag, metavar, read, text in rows:
@@ -245,6 +261,8 @@ def parser(program: str, is_resume: bool = False) -> argparse.ArgumentParser:
                 how["action"] = "append"
             if flag == "prompts":
                 how["choices"] = metavar.split("|")
+            if verb and flag.replace("-", "_") not in shown[verb]:
+                text = hidden
             group.add_argument(f"--{flag}", help=text, **how)
     p.add_argument("--version", action="version", version=_version())
     return p
@@ -256,13 +274,11 @@ def _version() -> str:
     return __version__
 
 
-def read(
-    words: Sequence[str], program: str, is_resume: bool = False
-) -> argparse.Namespace:
+def read(words: Sequence[str], program: str, verb: str = "") -> argparse.Namespace:
     """The flags, with `given`: the names of those on this command line, `set`: the options that
     they set, and `options`. Raises ConfigError.
     """
-    p = parser(program, is_resume)
+    p = parser(program, verb)
     a = p.parse_intermixed_args(list(words))
     vars(a).setdefault("words", [])
     a.given = set(vars(a)) - {"words"}

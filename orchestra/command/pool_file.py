@@ -279,9 +279,11 @@ def keys_of(pools: Iterable[Pool]) -> list[str]:
 
 def with_models(pool: Pool) -> Pool:
     """The pool with the model of each backend: if none is named, the only one that its endpoint
-    serves. Raises ConfigError, EndpointError.
+    serves, which also becomes its name. Raises ConfigError, EndpointError.
     """
-    return replace(pool, backends=tuple(_with_model(b) for b in pool.backends))
+    backends = tuple(map(_with_model, pool.backends))
+    main = backends[list(pool.names).index(pool.main)]
+    return replace(pool, backends=backends, main=main.name)
 
 
 def _with_model(backend: Backend) -> Backend:
@@ -292,7 +294,7 @@ def _with_model(backend: Backend) -> Backend:
         none = "no list of models (most URLs end in /v1)"
         listed = ", ".join(served[:LISTED]) or none
         raise ConfigError(f"{backend.base_url} serves {listed}: name one with --model")
-    return replace(backend, model=served[0])
+    return replace(backend, name=served[0], model=served[0])
 
 
 def served_models(backend: Backend) -> list[str]:

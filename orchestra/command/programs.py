@@ -15,7 +15,7 @@ def run_program(name: str, work: Callable[[], int | None]) -> int:
 
     def stopped(error: BaseException) -> int:
         kept = (
-            "; what is done is kept"
+            "; what is done is kept, and the same command goes on"
             if isinstance(error, Cancelled | MemoryError)
             else ""
         )

@@ -20,7 +20,8 @@ CELL_CHARS = 40
 def list_runs(folder: Path, as_json: bool) -> int:
     """Returns the exit code. Raises ConfigError."""
     if not folder.is_dir():
-        raise ConfigError(f"runs {folder}: no such folder; name one that has runs")
+        advice = "name one that has runs: orchestra-min runs DIR"
+        raise ConfigError(f"{folder}: no such folder; {advice}")
     runs = [folder] if (folder / "run.json").exists() else runs_in(folder)
     if not runs and not as_json:
         tell(f"{folder} has no runs in it, nor in folders up to {DEPTH} levels down")
@@ -79,7 +80,7 @@ def table_with_why(columns: str, rows: Sequence[Mapping[str, Any]]) -> str:
     shown = [head]
     for row, line in zip(rows, lines, strict=True):
         shown.append(line)
-        if row["why"]:
+        if row["why"] not in ("", row["state"]):
             shown.append(f"    why: {printable(' '.join(str(row['why']).split()))}")
     return "\n".join(shown)
 

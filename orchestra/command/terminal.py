@@ -86,6 +86,8 @@ def _content_of(event: Event) -> str:
             "decision": {"action": "complete", "answer": answer},
         }:
             return f"complete: {answer!r}"
+        case {"event": "decision", "decision": {"fallback": str(why)}} if why:
+            return f"the program goes on by itself: {why}"
         case {"event": "decision", "decision": {"subtasks": [{"agent": "single"}]}}:
             return "one agent answers the whole question"
         case {"event": "decision", "decision": y}:
@@ -229,7 +231,8 @@ def _notes(row: Mapping[str, Any], is_quiet: bool) -> Iterator[str]:
     if row["state"] != "answered":
         kind = "a fallback answer" if row["answer"] else "no answer found"
         why = f" ({row['why']})" if row["why"] else ""
-        yield f"{kind}{why}; see {row['run']}"
+        small = "; for a small model: --method orchestra-o1 --prompts small, or --method react"
+        yield f"{kind}{why}; see {row['run']}{small * (row['cause'] == 'replies')}"
     elif row["why"]:
         yield row["why"]
     if row["failed_subtasks"]:

@@ -20,7 +20,7 @@ from orchestra_min import ending_of
 
 ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
     0: "is the server running, and is its address right (most end in /v1)?",
-    401: "check the key",
+    401: "check the key: OPENAI_API_KEY, or the variable of api_key_env in the pool file",
     403: "the key has no access",
     404: "check base_url (most end in /v1) and the model's name",
     413: "if it takes no pictures or sound, name a library in [engines] of the pool file",

@@ -54,7 +54,8 @@ def read_question(a: argparse.Namespace, commands: Sequence[str]) -> None:
             advice = (
                 "if it belongs to the question, put all of that into one pair of quotes"
             )
-            raise ConfigError(f"{word}: there is no such file; {advice}")
+            what = "is a folder" if Path(word).is_dir() else "there is no such file"
+            raise ConfigError(f"{word}: {what}; {advice}")
     a.files = [(kind, path) if kind else path for kind, path in a.file]
     a.files += [Path(word) for word in [*words, *files]]
     if a.question == "-":
@@ -81,13 +82,13 @@ def _check_first_word(words: Sequence[str], commands: Sequence[str]) -> None:
     if len(first.split()) > 1:
         return
     near = difflib.get_close_matches(first.lower(), commands, n=1, cutoff=0.75)
-    asked = "a question in quotes, or with --question, is one"
+    asked = f"to ask it as a question: --question {shlex.quote(first)}"
     if near:
-        raise ConfigError(
-            f"{first} is not a command; did you mean {near[0]}? ({asked})"
-        )
+        raise ConfigError(f"{first} is not a command; did you mean {near[0]}? {asked}")
     if len(words) == 1 and first.strip() and not first.endswith("?"):
-        raise ConfigError(f"{first} is not a command (see --help); {asked}")
+        raise ConfigError(
+            f"{first} is neither a command (see --help) nor a file; {asked}"
+        )
 
 
 def _check_no_file(words: Sequence[str]) -> None:

@@ -77,7 +77,11 @@ def report(
     sweeps = [(folder, settings_of(folder)) for folder in folders]
     score = _common_score([folder for folder, _ in sweeps], score)
     second = "match" if score == "gaia" else "gaia"
-    bare = not replied and all(_is_bare(folder) for folder, _ in sweeps)
+    copied = [_is_bare(folder) for folder, _ in sweeps]
+    bare = not replied and all(copied)
+    partly_bare = not (replied or bare) and any(
+        has_score(folder, "bare") for folder, _ in sweeps
+    )
     methods: dict[str, MethodRow] = {}
     read: list[Sweep] = []
     for folder, settings in sweeps:
@@ -92,6 +96,7 @@ def report(
         "score": score,
         "second": second,
         "bare": bare,
+        "partly_bare": partly_bare,
         "methods": methods,
         "pairs": [*compared_pairs(read, score), *compared_pairs(read, second)],
     }

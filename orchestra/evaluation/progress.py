@@ -41,7 +41,7 @@ class Progress:
         self.right += is_right(row)
         each_s = (time.monotonic() - self.began_s) / self.ended
         left_s = each_s * (self.asked - self.rows)
-        so_far = f"{self.rows} of {self.asked}, {self.right} right"
+        so_far = f"{self.rows} of {self.asked} done, {self.right} right"
         spent = usd(self.budget.spent_usd)
         left = f", {left_s:.0f} s left" if left_s >= 1 else ""
         return f"{so_far}, {spent}{left} | {described(row)}"
@@ -72,13 +72,16 @@ def is_right(row: QuestionRow) -> bool:
 
 def described(row: QuestionRow) -> str:
     """The row of a question as one line."""
-    name = row["id"]
+    name = f"question {row['id']}"
     if row.get("repeat", 1) > 1:
         name = f"{name} (repeat {row['repeat']})"
     if row["status"] == "failed":
         return f"{name} failed: {row['why']}"
-    outcome = "right" if is_right(row) else "wrong"
-    return f"{name} {outcome}: {row['answer'] or row['why']!r}"
+    if not row["answer"]:
+        return f"{name}: no answer ({row['why']})"
+    if is_right(row):
+        return f"{name}: right, {row['answer']!r}"
+    return f"{name}: wrong, {row['answer']!r} for {row['right']!r}"
 
 
 def tell(line: str) -> None:

@@ -32,6 +32,8 @@ def items(file: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
     `columns` alone where it has them (None: all); memory holds a batch, and a page of each column.
     Other files are read whole. Raises ConfigError.
     """
+    if not file.exists():
+        raise ConfigError(f"{file}: there is no such file")
     try:
         if file.suffix.lower() == ".csv":
             yield from _rows_of_csv(file)

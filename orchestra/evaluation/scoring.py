@@ -47,10 +47,14 @@ from orchestra.kernel.vocabulary import (
 GRACE_S = 2.0  # after Ctrl-C: how long calls in flight may take to reach their tape
 ScoreRow = dict[str, Any]  # a line of scores/SCORER.jsonl
 FLAGS: dict[str, dict[str, Any]] = {  # of `score`
-    "scorer": {"choices": RULES, "default": "judge", "help": "the rule (judge)"},
+    "scorer": {
+        "choices": RULES,
+        "default": "judge",
+        "help": "judge and omnigaia give verdicts, bare copies answers out of replies (judge)",
+    },
     "judge": {
-        "required": True,
-        "help": "the model: a backend, or another one at the endpoint",
+        "metavar": "MODEL",
+        "help": "who judges: a backend, or another model at the endpoint (bare: the main model)",
     },
     "backends": {"type": Path, "help": "a pool of models, as docs/models.md says"},
     "budget": {"type": float, "help": "spending limit of all verdicts in USD"},
@@ -84,6 +88,8 @@ def _check_flags(a: argparse.Namespace) -> None:
         given = getattr(a, name)
         if given is not None and not given > 0:
             raise ConfigError(f"--{name} {given}: needs a number above 0")
+    if a.judge is None and a.scorer != "bare":
+        raise ConfigError(f"--scorer {a.scorer}: needs --judge MODEL")
     if a.workers > MOST:
         raise ConfigError(f"--workers {a.workers}: needs at most {MOST}")
 
@@ -182,7 +188,7 @@ def _is_part(found: str | None, given: str) -> bool:
 def _judging(a: argparse.Namespace) -> _Judging:
     """Raises ConfigError."""
     pool = checked_pool(a.backends, None, a.budget)
-    judge = judge_of(a.judge, pool, a.budget)
+    judge = judge_of(a.judge or pool.main, pool, a.budget)
     # One limit, with --budget and without: else the same verdict would be another request
     limit = judge.max_output_tokens or DEFAULT_OUTPUT_TOKENS
     return _Judging(

@@ -25,6 +25,7 @@ def print_report(found: Mapping[str, Any]) -> None:
 def _tables(found: Mapping[str, Any]) -> Iterator[str]:
     methods: dict[str, MethodRow] = found["methods"]
     form = "copied out of the replies (bare)" if found["bare"] else "as replied"
+    form += "; not every one has a bare copy" * found["partly_bare"]
     yield f"answers {form}\n{HEADING.format(**found)}"
     for key in PARTS:
         yield _table_by(key, methods)

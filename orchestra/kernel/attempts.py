@@ -81,9 +81,8 @@ def attempts(
         pause_s = patience.pause_s(problem)
         if pause_s is None:
             break
-        why = f"{tape.current_call} waits for {backend.name}: {problem.why[:80]}"
-        advice = "; --timeout waits longer" * (problem.cause == "timeout")
-        notify(f"{why} ({patience.told}{advice})")
+        why = f"{tape.current_call}: {backend.name}: {problem.why[:80]}"
+        notify(f"{why}; {patience.told}")
         tape.wait(pause_s)
     # Redacted before it is cut: half a key is not found.
     why = json.loads(tape.redact(json.dumps(problem.why, ensure_ascii=False)))
@@ -128,14 +127,15 @@ def attempt(send: Callable[[], Response]) -> Body | Problem:
 
 
 class Patience:
-    """How long a call waits before its next attempt. At most ATTEMPTS fail; a time-out counts
-    twice, because a slow model is slow again. Attempts that meet a rate limit do not count;
+    """How long a call waits before its next attempt. At most ATTEMPTS fail; after two time-outs
+    there is none, because a slow model is slow again. Attempts that meet a rate limit do not count;
     together they wait for at most `patience_s`.
     """
 
     def __init__(self, patience_s: float) -> None:
         self.left_s = patience_s
         self.failures = 0
+        self.timeouts = 0
         self.next_pause_s = PAUSE_S
         self.told = ""  # what comes next, for people
 
@@ -146,12 +146,14 @@ class Patience:
         if problem.is_rate_limit:
             pause_s = problem.retry_after_s or pause_s
             self.left_s -= pause_s
-            what = "rate limit" if problem.status == 429 else "busy"
-            self.told = f"{what}, for {max(self.left_s, 0):.0f} s at most"
+            left = f"{max(self.left_s, 0):.0f} s of --option patience_s are left then"
+            self.told = f"the next attempt is in {pause_s:.2g} s; {left}"
         else:
-            self.failures += 2 if problem.cause == "timeout" else 1
-            self.told = f"attempt {self.failures + 1} of {ATTEMPTS}"
-        is_over = self.left_s < 0 or self.failures >= ATTEMPTS
+            self.failures += 1
+            self.timeouts += problem.cause == "timeout"
+            self.told = f"attempt {self.failures + 1} follows"
+            self.told += " (--timeout waits longer)" * (problem.cause == "timeout")
+        is_over = self.left_s < 0 or self.failures >= ATTEMPTS or self.timeouts >= 2
         return None if is_over or not problem.may_pass else pause_s
 
 

@@ -94,8 +94,8 @@ class Purse:
         needed_usd = backend.cost_usd(input_tokens, least) or 0.0
         if needed_usd > left_usd:
             raise BudgetExceeded(
-                f"budget exhausted: {max(left_usd, 0):.6f} USD cannot cover a call to "
-                f"{backend.name!r}, which needs {needed_usd:.6f} USD"
+                f"budget exhausted: USD {max(left_usd, 0):.6f} are left, and a call to "
+                f"{backend.name!r} needs USD {needed_usd:.6f}"
             )
         if price.output == 0:
             return most

@@ -87,12 +87,13 @@ def _scored_rows(sweep: Path) -> Iterator[Row]:
 
 def _scored(row: Row) -> Row:
     """The question of a run: category, level, right answer, score."""
-    scores = [row[key] for key in SCORES if row.get(key) is not None]
+    rules = [key for key in SCORES if row.get(key) is not None]
     return {
         "expected": row.get("right"),
         "category": row.get("category"),
         "level": row.get("level"),
-        "right": scores[0] if scores else False,
+        "right": row[rules[0]] if rules else False,
+        "rule": rules[0] if rules else "",
         "unfinished": row.get("status") != "done",
         "why": row.get("why", ""),
     }

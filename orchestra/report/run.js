@@ -20,13 +20,12 @@ function showRun() {
 }
 
 function outcome(run) {
-  const words = { answered: "Answered", fallback: "Ended early, with a fallback answer", stopped: "Stopped without an answer", interrupted: "Interrupted" };
-  const running = page.live && run.running;
-  const state = running ? "In progress" : words[run.state] ?? run.state;
+  const words = { answered: "Answered", fallback: "Ended early, with a fallback answer", stopped: "Stopped without an answer", interrupted: "Interrupted", running: "In progress" };
+  const { running } = run, state = words[run.state] ?? run.state;
   const sign = run.state === "answered" ? "✓ " : running ? "… " : "✗ ";
   const parts = [el("h1", {}, run.question),
-    el("p", { class: `state ${run.state}${running ? " running" : ""}` }, el("strong", {}, sign + state), run.cause ? ` (${run.cause})` : "", run.why && !running ? `: ${run.why}` : ""),
-    run.finished || running ? "" : el("p", {}, "What was paid for is kept. To continue: ", el("code", {}, run.resume)),
+    el("p", { class: `state ${run.state}` }, el("strong", {}, sign + state), run.why && run.why !== run.state ? `: ${run.why}` : ""),
+    run.finished || running ? "" : el("p", {}, "What was paid for is kept. To continue (with the --backends that it had, if any): ", el("code", {}, run.resume)),
     el("p", { class: "answer" }, run.answer || (running ? "no answer yet" : "no answer")),
     facts(run.method, run.model, count(run.rounds, "round"), count(run.calls, "call"), count(run.tokens, "token"), usd(run.cost_usd), seconds(run.latency_s),
       run.failed_subtasks ? count(run.failed_subtasks, "failed sub-task") : "", date(run.date_s))];
@@ -86,7 +85,7 @@ function costTables(run) {
 }
 
 function placeName(name) {
-  if (name.endsWith("/main")) return `${name}: decision`;
+  if (name.endsWith("/main")) return name.replace(/main$/, "decision");
   const lane = shown.lanes.find((l) => l.name === name);
   return lane?.id ? `${name} (${short(lane.id, 24)})` : name;
 }

@@ -4,13 +4,14 @@ const COLUMNS = { name: "run", state: "state", why: "why", answer: "answer", exp
   category: "category", level: "level", calls: "calls", tokens: "tokens", latency_s: "time, s", rounds: "rounds", failed_subtasks: "failed sub-tasks" };
 const LONG = { question: 120, answer: 120, why: 160 };
 const FILTERS = ["state", "method", "model", "category", "level", "right"];
+const SHARED = ["question", "method", "model", "category", "level", "expected"];  // no column if all runs have the same
 const ROWS = 200;  // of the table at first
 
 function showRuns(runs, name) {
   document.title = name;
   document.body.className = "runs";
   document.querySelector("header").replaceChildren(el("h1", {}, `${count(runs.filter((r) => r.page).length, "run")} in ${name}`), counts(runs));
-  const parts = runs.some((r) => typeof r.right === "boolean") ? [el("h2", {}, "Methods"), ...methods(runs)] : [];
+  const parts = runs.some((r) => typeof r.right === "boolean") ? [el("h2", {}, `Methods, by ${listed([...new Set(runs.map((r) => r.rule).filter(Boolean))])} of the replies`), ...methods(runs)] : [];
   $("left").replaceChildren(...parts, el("h2", {}, "Runs"), ...runsTable(runs));
   $("right").replaceChildren(...compareHint());
 }
@@ -26,7 +27,9 @@ function counts(runs) {
 // ---- the table ----
 
 function runsTable(runs) {
-  const columns = Object.keys(COLUMNS).filter((k) => runs.some((r) => !isNone(r[k]) && r[k] !== ""));
+  const filled = Object.keys(COLUMNS).filter((k) => runs.some((r) => !isNone(r[k]) && r[k] !== ""));
+  const same = filled.filter((k) => SHARED.includes(k) && runs.length > 1 && runs.every((r) => r[k] === runs[0][k]));
+  const columns = filled.filter((k) => !same.includes(k));
   const state = { sorted: "name", down: false, limit: ROWS };
   const text = el("input", { type: "search", id: "filter", autocomplete: "off", oninput: () => draw() });
   const filters = FILTERS.filter((k) => columns.includes(k)).map((k) => [k, choices(runs, k, () => draw())]).filter(([, s]) => s);
@@ -49,7 +52,8 @@ function runsTable(runs) {
   draw();
   const labelled = (name, e) => el("label", {}, name, e);
   const head = el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "compare"), ...heads));
-  return [el("div", { class: "filters" }, labelled("Filter by words", text), ...filters.map(([k, s]) => labelled(COLUMNS[k], s)), total), scroll("Runs", el("table", { class: "all" }, head, body)), more];
+  const all = same.length ? facts("of all:", ...same.map((k) => `${COLUMNS[k]} ${short(runs[0][k], 200)}`)) : "";
+  return [all, el("div", { class: "filters" }, labelled("Filter by words", text), ...filters.map(([k, s]) => labelled(COLUMNS[k], s)), total), scroll("Runs", el("table", { class: "all" }, head, body)), more];
 }
 
 function choices(runs, key, draw) {
@@ -77,8 +81,8 @@ function cell(r, k) {
 
 function cellOf(r, k, v) {
   if (k === "name") return el("th", { scope: "row" }, r.page ? el("a", { href: r.page }, r.name) : r.name);
-  if (k === "state") return el("td", { class: `state-${v}` }, (v === "answered" ? "✓ " : "✗ ") + v);
-  if (k === "right") return el("td", { class: "line" }, isNone(v) ? "" : v === true ? "✓ right" : v === false ? "✗ wrong" : String(v));
+  if (k === "state") return el("td", { class: `state-${v}` }, ({ answered: "✓ ", running: "… " }[v] ?? "✗ ") + v);
+  if (k === "right") return el("td", { class: "line" }, isNone(v) ? "" : r.unfinished ? "✗ no answer" : v === true ? "✓ right" : v === false ? "✗ wrong" : String(v));
   if (k === "date_s") return el("td", { class: "line" }, date(v));
   if (typeof v === "number") return el("td", { class: "number" }, Number.isInteger(v) ? v.toLocaleString("en") : String(+v.toPrecision(4)));
   return el("td", { class: LONG[k] ? "long" : null }, isNone(v) ? "" : short(v, LONG[k] ?? 60));

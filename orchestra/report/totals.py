@@ -24,7 +24,7 @@ from orchestra.kernel.tape import Exchange, Failure, exchanges
 from orchestra.kernel.vocabulary import Backend, Pool
 from orchestra.methods import METHOD
 
-RUNNING = Ending("interrupted", why="it is still running", finished=False)
+RUNNING = Ending("running", finished=False)
 KILLED = Ending(
     "interrupted",
     "signal",
@@ -88,7 +88,7 @@ def summarize(
             ending=ending_of(folder, end),
             answer=end["answer"] if end else "",
             totals=totals_of(manifest, tape),
-            rounds=max((exchange.round for exchange in tape), default=0),
+            rounds=end["rounds"] if end else max((x.round for x in tape), default=0),
             failed_subtasks=sum(event["status"] == "failed" for event in results),
             latency_s=end["timing"].get("latency_s") if end else None,
             date_s=max(dates_s, default=0.0) or (folder / "run.json").stat().st_mtime,

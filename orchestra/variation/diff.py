@@ -443,7 +443,7 @@ def _question(found: Difference) -> str:
     both = [(s.first, s.second) for s in found.settings if s.name == QUESTION]
     if not both:
         return ""
-    return "\n".join(["The runs have two questions.", *_marked(*both[0])])
+    return "\n".join(["The runs answer different questions.", *_marked(*both[0])])
 
 
 def _parting_text(parting: Parting | None) -> str:

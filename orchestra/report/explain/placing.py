@@ -81,6 +81,8 @@ def _backend(round: Round, u: SubTask, ran: Ran) -> Iterator[Panel]:
     for b in round.pool.backends:
         is_chosen = b.name == chosen
         note = _lacks(b, r, is_chosen and bool(placed.tools))
+        if b.price_usd_per_mtok is None:
+            note = ", ".join(filter(None, [note, "price unknown, taken as 0"]))
         rows.append(Row(b.name, scores[b.name], is_chosen, note))
     best = max(scores, key=lambda name: scores[name][-1])
     why = f"the best score of {len(rows)}" if len(rows) > 1 else "the only model"
