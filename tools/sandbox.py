@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -109,10 +110,11 @@ def confined(
 
 def missing() -> str:
     """The message to the user if there is no sandbox."""
-    return (
-        f"bubblewrap does not work here ({trouble()}): apt install bubblewrap, or --unsafe-code "
-        "runs the code of models without a sandbox (docs/security.md)"
-    )
+    problem = f"bubblewrap does not work here ({trouble()})"
+    if shutil.which("bwrap") is None:
+        problem = "bubblewrap is not installed (apt install bubblewrap)"
+    advice = "--unsafe-code runs it without a sandbox (docs/security.md)"
+    return f"{problem}, so no code of models runs; {advice}"
 
 
 @cache

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from importlib import import_module
@@ -25,7 +26,7 @@ from orchestra.command import flags, outside, terminal
 from orchestra.command.flags import TO_A_REPLAY
 from orchestra.command.terminal import PROGRAM, interruption, put, tell
 from orchestra.kernel.folder import Manifest, read_events, read_manifest
-from orchestra.kernel.tape import Cancelled, TapeMiss
+from orchestra.kernel.tape import Cancelled, TapeMiss, exchanges
 from orchestra.kernel.vocabulary import ConfigError, EndpointError
 from orchestra_min import Outcome
 
@@ -90,6 +91,7 @@ class Command:
 
     def run(self) -> int:
         """Returns the exit code."""
+        began_s = time.time()
         verb, *rest = self.words or [""]
         if verb == "runs":
             return _list_runs(rest)
@@ -113,7 +115,7 @@ class Command:
         if has_answer and not a.quiet:
             tell("nothing was missing: the run had its answer")
         if not (a.quiet or a.replay or has_answer):
-            _tell_what_changed(a, outcome.run)
+            _tell_what_changed(a, outcome.run, began_s)
         return int(outcome.state != "answered")
 
     def began(self, folder: Path, redact: Redact) -> None:
@@ -241,9 +243,17 @@ def _needs_more(stored: Manifest) -> bool:
 # ---- afterwards ----------------------------------------------------------------------------------
 
 
-def _tell_what_changed(a: argparse.Namespace, folder: Path) -> None:
-    """After a fork, or a run that reused another: what was reused and paid, and where they part."""
+def _tell_what_changed(a: argparse.Namespace, folder: Path, began_s: float) -> None:
+    """After a resume: what was kept. After a fork, or a run that reused another: what was reused
+    and paid, and where they part.
+    """
     is_fork = a.from_round is not None or a.what_if
+    if a.resume and not is_fork:
+        calls = exchanges(folder / "tape.jsonl")
+        made = sum(call.began_s >= began_s for call in calls)
+        tell(
+            f"{len(calls) - made} calls of models and tools were kept, {made} made now"
+        )
     for before in ([a.resume] if is_fork else a.reuse)[:1]:
         for line in import_module("orchestra.variation.diff").lines_of(before, folder):
             tell(line)

@@ -11,6 +11,7 @@ from typing import Any
 from orchestra.command.folders import DEPTH, runs_in
 from orchestra.command.outside import check_run, damage_is_one_line
 from orchestra.command.terminal import printable, put, tell
+from orchestra.command.way_on import command
 from orchestra.kernel.vocabulary import ConfigError
 
 LISTED = "run method state cost_usd date answer question"
@@ -32,10 +33,13 @@ def list_runs(folder: Path, as_json: bool) -> int:
         try:
             check_run(run)
             with damage_is_one_line(run):
-                rows.append({"run": name, **_row_of(run)})
+                rows.append({"run": name, **_row_of(run), "folder": str(run)})
         except (ConfigError, OSError) as error:
             rows.append({"run": name, "state": "damaged", "why": str(error)})
-    put(json.dumps(rows) if as_json else table_with_why(LISTED, [*map(_shown, rows)]))
+    if as_json:
+        put(json.dumps(rows))
+    else:
+        put(table_with_why(LISTED, [*map(_shown, rows)]))
     return 0
 
 
@@ -82,6 +86,9 @@ def table_with_why(columns: str, rows: Sequence[Mapping[str, Any]]) -> str:
         shown.append(line)
         if row["why"] not in ("", row["state"]):
             shown.append(f"    why: {printable(' '.join(str(row['why']).split()))}")
+        if row["state"] == "interrupted":
+            way_on = command(["resume", row["folder"]])
+            shown.append(f"    continue with: {printable(way_on)}")
     return "\n".join(shown)
 
 

@@ -51,9 +51,7 @@ def read_question(a: argparse.Namespace, commands: Sequence[str]) -> None:
             words = []
     for word in words:
         if not _is_file(word):
-            advice = (
-                "if it belongs to the question, put all of that into one pair of quotes"
-            )
+            advice = "if the question names it, put the whole question into quotes"
             what = "is a folder" if Path(word).is_dir() else "there is no such file"
             raise ConfigError(f"{word}: {what}; {advice}")
     a.files = [(kind, path) if kind else path for kind, path in a.file]
@@ -95,7 +93,7 @@ def _check_no_file(words: Sequence[str]) -> None:
     """Raises ConfigError for a word that looks like a file that is not there."""
     for word in words:
         if EXTENSION.fullmatch(word):
-            advice = "put a question that names it into quotes"
+            advice = "if the question names it, put the whole question into quotes"
             raise ConfigError(f"{word}: there is no such file; {advice}")
 
 

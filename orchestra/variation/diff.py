@@ -484,7 +484,7 @@ def short_diff(first: Sequence[str], second: Sequence[str]) -> list[str]:
                 lines += _marked(*pair)
     hidden = len(lines) - SHOWN
     if hidden > 0:
-        lines[SHOWN:] = [f"  ... and {hidden} more lines"]
+        lines[SHOWN:] = [f"  ... and {hidden} more line{'s' * (hidden > 1)}"]
     return lines
 
 
