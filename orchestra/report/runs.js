@@ -1,7 +1,7 @@
 // The page of a folder: a row for each run, the methods against each other, two runs compared.
 
 const COLUMNS = { name: "run", state: "state", why: "why", answer: "answer", expected: "expected", right: "right", cost_usd: "cost, USD", date_s: "date", question: "question", method: "method", model: "model",
-  category: "category", level: "level", calls: "calls", tokens: "tokens", latency_s: "time, s", rounds: "rounds", failed_subtasks: "failed sub-tasks" };
+  category: "category", level: "level", calls: "calls", tokens: "tokens", latency_s: "time, s" };
 const LONG = { question: 120, answer: 120, why: 160 };
 const FILTERS = ["state", "method", "model", "category", "level", "right"];
 const SHARED = ["question", "method", "model", "category", "level", "expected"];  // no column if all runs have the same
@@ -83,7 +83,8 @@ function cellOf(r, k, v) {
   if (k === "name") return el("th", { scope: "row" }, r.page ? el("a", { href: r.page }, r.name) : r.name);
   if (k === "state") return el("td", { class: `state-${v}` }, ({ answered: "✓ ", running: "… " }[v] ?? "✗ ") + v);
   if (k === "right") return el("td", { class: "line" }, isNone(v) ? "" : r.unfinished ? "✗ no answer" : v === true ? "✓ right" : v === false ? "✗ wrong" : String(v));
-  if (k === "date_s") return el("td", { class: "line" }, date(v));
+  if (k === "method") v = v?.split(":").pop();  // of FILE.py:NAME, the name
+  if (k === "date_s") return el("td", { class: "date" }, date(v));
   if (typeof v === "number") return el("td", { class: "number" }, Number.isInteger(v) ? v.toLocaleString("en") : String(+v.toPrecision(4)));
   return el("td", { class: LONG[k] ? "long" : null }, isNone(v) ? "" : short(v, LONG[k] ?? 60));
 }
