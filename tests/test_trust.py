@@ -124,7 +124,9 @@ def test_without_a_sandbox_code_is_not_offered_and_one_line_says_so(endpoint, mo
     done = called("?", *flags, at=server.url)
     assert done.stdout == "42\n" and CODE not in str(server.requests)
     assert "no code of models runs" in done.stderr
-    assert "no code of models runs" not in called("?", *flags, "--unsafe-code", at=server.url).stderr
+    assert (
+        "no code of models runs" not in called("?", *flags, "--unsafe-code", at=server.url).stderr
+    )
     assert CODE in str(server.requests)
     flags = "--model", "m", "--method", "aorchestra", "--agent", "mini-swe", "--out", "swe"
     line = line_of(called("?", *flags, at=server.url))

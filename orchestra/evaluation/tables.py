@@ -142,4 +142,5 @@ def _pairs(pairs: Iterable[Pair]) -> str:
         difference = f"{100 * pair['difference']:+.1f}"
         accuracy = f"{difference} [{100 * low:+.1f}, {100 * high:+.1f}]"
         rows.append({**pair, "a-b": accuracy})
-    return table("score a b n only_a only_b a-b p p_holm", rows, WIDTH)
+    legend = "pairs: questions that only one got right; a - b in points; p exact, p_holm corrected"
+    return f"{legend}\n{table('score a b n only_a only_b a-b p p_holm', rows, WIDTH)}"

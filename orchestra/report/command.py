@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+from orchestra.command.flags import OneLineParser
 from orchestra.command.programs import run_program
 from orchestra.command.terminal import tell
 from orchestra.kernel.vocabulary import ConfigError
@@ -122,7 +123,7 @@ def _stamp(folder: Path) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code."""
-    p = argparse.ArgumentParser(
+    p = OneLineParser(
         prog="orchestra-min report",
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
@@ -135,9 +136,9 @@ def main(argv: Sequence[str]) -> int:
         "--media", type=Path, metavar="DIR", help="where media are that a run lacks"
     )
     p.add_argument("--live", action="store_true", help="follow a run in progress")
-    a = p.parse_args(argv)
 
     def work() -> None:
+        a = p.parse_args(argv)
         if a.live and (a.out or a.media):
             raise ConfigError(
                 "--live: does not go with --out or --media; give them later"

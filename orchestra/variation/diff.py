@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestra.command import outside
+from orchestra.command.flags import OneLineParser
 from orchestra.command.outside import damage_is_one_line
 from orchestra.command.programs import run_program
 from orchestra.command.runs import table
@@ -684,7 +685,7 @@ def _shortened(text: str) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code."""
-    p = argparse.ArgumentParser(
+    p = OneLineParser(
         prog="orchestra-min diff",
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
@@ -692,9 +693,9 @@ def main(argv: Sequence[str]) -> int:
     for name in ("first", "second"):
         p.add_argument(name, type=Path, metavar="RUN", help=f"the {name} run folder")
     p.add_argument("--json", action="store_true", help="the data, as one JSON object")
-    a = p.parse_args(argv)
 
     def work() -> int:
+        a = p.parse_args(argv)
         for folder in (a.first, a.second):
             outside.check_run(folder)
         with damage_is_one_line(a.second):

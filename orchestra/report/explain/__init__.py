@@ -23,6 +23,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from orchestra.command import outside
+from orchestra.command.flags import OneLineParser
 from orchestra.command.outside import damage_is_one_line
 from orchestra.command.programs import run_program
 from orchestra.command.terminal import put
@@ -75,7 +76,7 @@ def _panels_of(folder: Path, found: Sequence[Round]) -> Iterator[Panel]:
 
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code."""
-    p = argparse.ArgumentParser(
+    p = OneLineParser(
         prog="orchestra-min explain",
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
@@ -84,9 +85,9 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("place", nargs="?", metavar="PLACE", help="as in r2 or r2/t1")
     p.add_argument("--code", action="store_true", help="with the code that computed it")
     p.add_argument("--json", action="store_true", help="the data, as a JSON array")
-    a = p.parse_intermixed_args(argv)
 
     def work() -> None:
+        a = p.parse_intermixed_args(argv)
         outside.check_run(a.folder)
         shown = panels(a.folder)
         if a.place is not None:
