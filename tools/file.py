@@ -17,7 +17,7 @@ SHOWN_CHARS = 6_000  # a text of at most this length is shown as it is
 @tool("ReadFileAction", "file")
 def read_file(env: Environment, query: str, file_path: DataFile) -> str:
     """Read one file of the task as text: a table, a document, slides, code, data, or the files of
-    an archive. To compute with it, use ExecuteCodeAction, which finds it as media/<file name>.
+    an archive. ExecuteCodeAction, if you have it, finds it as media/<file name>.
 
     query: what your task wants to know from the file, in the words of the task
     file_path: the file name, exactly as the task lists it

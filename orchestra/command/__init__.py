@@ -98,8 +98,8 @@ class Command:
         kind = verb if verb in ("replay", "resume") else ""
         words = _with_flag(verb, rest) if kind else self.words
         self.args = a = flags.read(words, PROGRAM, kind)
-        has_answer = a.resume is not None and _has_answer(a)
-        if a.replay or has_answer:
+        is_over = a.resume is not None and _is_over(a)
+        if a.replay or is_over:
             outcome = _replay(a)
         else:
             from orchestra.command.recording import record
@@ -112,9 +112,9 @@ class Command:
             with _damage_is_one_line(a):
                 outcome = record(a, self.began)
         terminal.report(outcome, a, self.redact)
-        if has_answer and not a.quiet:
-            tell("nothing was missing: the run had its answer")
-        if not (a.quiet or a.replay or has_answer):
+        if is_over and not a.quiet:
+            tell("nothing was missing: the run had ended")
+        if not (a.quiet or a.replay or is_over):
             _tell_what_changed(a, outcome.run, began_s)
         return int(outcome.state != "answered")
 
@@ -126,6 +126,7 @@ class Command:
         """Print what ended the command, and how to go on. Returns the exit code."""
         from orchestra.command.way_on import advice_on, command
 
+        interruption.is_told = isinstance(error, Cancelled)
         row = self.put_row(error)
         is_quiet = "--quiet" in self.words
         is_final = isinstance(error, ConfigError | TapeMiss)  # another try ends alike
@@ -209,14 +210,15 @@ def _replay(a: argparse.Namespace) -> Outcome:
         return orchestra_min.replay(folder, listeners, a.parallel, **given)
 
 
-def _has_answer(a: argparse.Namespace) -> bool:
+def _is_over(a: argparse.Namespace) -> bool:
     """Whether a resume would find nothing to do. Raises ConfigError."""
     if a.given - {*TO_A_REPLAY, "resume", "backends"}:
         return False
     outside.check_run(a.resume)
     with outside.damage_is_one_line(a.resume):
-        events = read_events(a.resume)
-        return bool(events) and events[-1].get("state") == "answered"
+        end = (read_events(a.resume) or [{}])[-1]
+        is_complete = end.get("finished") and not end.get("failed_subtasks")
+        return end.get("state") == "answered" or bool(is_complete)
 
 
 def _damage_is_one_line(a: argparse.Namespace) -> AbstractContextManager[None]:

@@ -53,6 +53,7 @@ class Interruption:
         self.last_words: Callable[[], object] = lambda: tell("interrupted")
         self.hide_display: Callable[[], object] = lambda: None
         self.running: list[Path] = []
+        self.is_told = False  # the last words were said: nothing is printed after them
 
 
 interruption = Interruption()
@@ -175,6 +176,8 @@ def progress(
 
 
 def _tell_event(is_verbose: bool, redact: Text, event: Event) -> None:
+    if interruption.is_told:
+        return
     if is_verbose and event["event"] == "step":
         tell(redact("\n".join(step_lines(event))))  # in one piece
     if event["event"] in SHOWN:
