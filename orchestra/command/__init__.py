@@ -26,7 +26,7 @@ from orchestra.command import flags, outside, terminal
 from orchestra.command.flags import TO_A_REPLAY
 from orchestra.command.terminal import PROGRAM, interruption, put, tell
 from orchestra.kernel.folder import Manifest, read_events, read_manifest
-from orchestra.kernel.tape import Cancelled, TapeMiss, exchanges
+from orchestra.kernel.tape import Cancelled, Failure, TapeMiss, exchanges
 from orchestra.kernel.vocabulary import ConfigError, EndpointError
 from orchestra_min import Outcome
 
@@ -217,8 +217,10 @@ def _is_over(a: argparse.Namespace) -> bool:
     outside.check_run(a.resume)
     with outside.damage_is_one_line(a.resume):
         end = (read_events(a.resume) or [{}])[-1]
-        is_complete = end.get("finished") and not end.get("failed_subtasks")
-        return end.get("state") == "answered" or bool(is_complete)
+        if end.get("state") == "answered" or not end.get("finished"):
+            return end.get("state") == "answered"
+        calls = exchanges(a.resume / "tape.jsonl")
+        return not any(isinstance(call.outcome, Failure) for call in calls)
 
 
 def _damage_is_one_line(a: argparse.Namespace) -> AbstractContextManager[None]:
