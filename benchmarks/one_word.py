@@ -2,7 +2,7 @@
 """One word of the sub-agents' prompt is edited, and every recorded run of fixtures/results is made again with --reuse:
 which part of its calls and tokens need not be paid? fixtures/stand_in.py replies to what is new.
 
-python benchmarks/one_word.py [METHOD ...]
+python benchmarks/one_word.py [METHOD ...]        needs pip install -e '.[local]'
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from common import ROOT
 
 from fixtures import results, stand_in
 from fixtures.intranet import PORT
+from orchestra.command.programs import run_program
 from orchestra.command.runs import table
 from orchestra.evaluation.questions import Question, load
 from orchestra.kernel import prompts
@@ -123,7 +124,7 @@ def sweep(method: str, asked: dict[str, Question], folder: Path) -> Counter[str]
     with edited(*EDITS[method]):
         for run in runs:
             url = f"http://127.0.0.1:{server.server_port}/v1"
-            total += made_again(run, asked[run.name], url, folder / method / run.name)
+            total += made_again(run, asked[run.name.partition("@")[0]], url, folder / method / run.name)
     server.shutdown()
     return total
 
@@ -151,4 +152,4 @@ def main(methods: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(run_program("one_word.py", lambda: main(sys.argv[1:])))
