@@ -124,7 +124,9 @@ def sweep(method: str, asked: dict[str, Question], folder: Path) -> Counter[str]
     with edited(*EDITS[method]):
         for run in runs:
             url = f"http://127.0.0.1:{server.server_port}/v1"
-            total += made_again(run, asked[run.name.partition("@")[0]], url, folder / method / run.name)
+            total += made_again(
+                run, asked[run.name.partition("@")[0]], url, folder / method / run.name
+            )
     server.shutdown()
     return total
 

@@ -13,7 +13,9 @@ from tests.conftest import ROOT
 from tests.program import called
 
 PORT = "127.0.0.1:8105"
-LACKING = re.compile("(?i)no such file|not a run|no such folder|is not a git repository|bubblewrap|needs mcp|\\bgit\\b")
+LACKING = re.compile(
+    "(?i)no such file|not a run|no such folder|is not a git repository|bubblewrap|needs mcp|\\bgit\\b"
+)
 OFFLINE = ("runs", "report", "replay", "resume", "explain", "diff")
 
 
