@@ -234,17 +234,15 @@ class Run:
                 z_t = self.carry_out(t, y_t)  # Eq. 5-21
                 if z_t and (y_t.final or (y_t.answers and z_t[-1].answer)):
                     return self.outcome_of(t, y_t, z_t[-1])
-            why = f"no round was left (--rounds {self.rounds})"
+            why = f"no round was left: --rounds {self.rounds}"
             return self.last_chance(t, "rounds", why)
         except NothingAffordable as error:
-            return self.last_chance(
-                t, "budget", f"{error}; a larger --budget allows more"
-            )
+            return self.last_chance(t, "budget", str(error))
         except ModelMistake:
             why = f"the main agent's replies could not be read in {DECISION_ATTEMPTS} attempts"
             return self.fallback(t, "replies", why)
         except BudgetExceeded as error:
-            return self.fallback(t, "budget", f"{error}; a larger --budget allows more")
+            return self.fallback(t, "budget", str(error))
         except ContextExceeded as error:
             return self.fallback(t, error.cause, str(error))
 

@@ -436,7 +436,7 @@ def test_a_bare_answer_is_what_the_rules_score(sweep, tmp_path, evaluated):
     _, rows = sweep(count=0)
     assert [rows["1"][rule] for rule in ("exact", "gaia", "match")] == [False] * 3
     flags = "score", tmp_path / "out", "--scorer", "bare", "--judge", "b"
-    assert "bare: 1 of 1 answers were copied out" in evaluated(*flags)[1]
+    assert "bare: 1 of 1 answers were shortened" in evaluated(*flags)[1]
     (read,) = [last_text(r) for r in sweep.requests if r["model"] == "b"]
     assert "The capital is Paris." in read and read.count("Paris") == 1
     row = scored_rows(tmp_path / "out")["1", 1]
@@ -456,9 +456,12 @@ def test_a_bare_answer_that_is_no_part_of_the_reply_does_not_count(
     sweep(count=0)
     flags = "score", tmp_path / "out", "--scorer", "bare", "--judge", "b"
     code, said = evaluated(*flags)
-    assert code == 1 and "0 of 1 answers were copied" in said
+    assert code == 1 and "0 of 1 answers were shortened, 1 without a copy" in said
     row = scored_rows(tmp_path / "out")["1", 1]
     assert row["bare"] is None and row["match"] is False
+    sweep.respond = lambda r: "Lyon"
+    code, said = evaluated(*flags)  # it is asked for again
+    assert code == 0 and scored_rows(tmp_path / "out")["1", 1]["bare"] == "Lyon"
 
 
 @pytest.mark.parametrize(("scorer", "score"), [("bare", True), ("bare", 5), ("judge", "Paris")])

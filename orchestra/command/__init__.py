@@ -112,6 +112,11 @@ class Command:
             with _damage_is_one_line(a):
                 outcome = record(a, self.began)
         terminal.report(outcome, a, self.redact)
+        if not a.quiet and outcome.state != "answered":
+            from orchestra.command.way_on import with_more
+
+            for line in with_more(outcome):
+                tell(line)
         if is_over and not a.quiet:
             tell("nothing was missing: the run had ended")
         if not (a.quiet or a.replay or is_over):
@@ -133,7 +138,7 @@ class Command:
         if row["calls"] and not (is_quiet or is_final):
             tell(f"{terminal.figures(row)}, {self.folder}")
         way_on = "" if is_final else self.way_on()
-        if isinstance(error, EndpointError):
+        if isinstance(error, EndpointError) and not (self.args and self.args.replay):
             row["why"] = f"{row['why'].rstrip('.')}; {advice_on(error)}"
         kept = "\n" if isinstance(error, TapeMiss) else ""  # the lines that differ
         line = terminal.printable(self.redact(row["why"]), kept)
@@ -255,9 +260,7 @@ def _tell_what_changed(a: argparse.Namespace, folder: Path, began_s: float) -> N
     if a.resume and not is_fork:
         calls = exchanges(folder / "tape.jsonl")
         made = sum(call.began_s >= began_s for call in calls)
-        tell(
-            f"{len(calls) - made} calls of models and tools were kept, {made} made now"
-        )
+        tell(f"calls of models and tools: {len(calls) - made} kept, {made} made now")
     for before in ([a.resume] if is_fork else a.reuse)[:1]:
         for line in import_module("orchestra.variation.diff").lines_of(before, folder):
             tell(line)

@@ -62,8 +62,8 @@ def _new_run(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
     if not (a.quiet or has_own_message or shipped.can_run_code(options)):
         terminal.tell(sandbox_missing())
     more = {**more, **reused}
-    if a.workdir:
-        more["workdir"] = str(a.workdir.absolute())
+    for name, path in (("workdir", a.workdir), ("pool_file", a.backends)):
+        more |= {name: str(path.absolute())} if path else {}
     began(folder, redact)
     with _listening(a, folder, redact) as how:
         given = {

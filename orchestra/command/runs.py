@@ -11,7 +11,7 @@ from typing import Any
 from orchestra.command.folders import DEPTH, runs_in
 from orchestra.command.outside import check_run, damage_is_one_line
 from orchestra.command.terminal import printable, put, tell
-from orchestra.command.way_on import command
+from orchestra.command.way_on import stored_command
 from orchestra.kernel.vocabulary import ConfigError
 
 LISTED = "run method state cost_usd date answer question"
@@ -21,8 +21,8 @@ CELL_CHARS = 40
 def list_runs(folder: Path, as_json: bool) -> int:
     """Returns the exit code. Raises ConfigError."""
     if not folder.is_dir():
-        advice = "name one that has runs: orchestra-min runs DIR"
-        raise ConfigError(f"{folder}: no such folder; {advice}")
+        advice = "of another folder: orchestra-min runs DIR"
+        raise ConfigError(f"there are no runs yet ({folder}: no such folder); {advice}")
     runs = [folder] if (folder / "run.json").exists() else runs_in(folder)
     if not runs and not as_json:
         tell(f"{folder} has no runs in it, nor in folders up to {DEPTH} levels down")
@@ -87,7 +87,7 @@ def table_with_why(columns: str, rows: Sequence[Mapping[str, Any]]) -> str:
         if row["why"] not in ("", row["state"]):
             shown.append(f"    why: {printable(' '.join(str(row['why']).split()))}")
         if row["state"] == "interrupted":
-            way_on = command(["resume", row["folder"]])
+            way_on = stored_command(Path(row["folder"]))
             shown.append(f"    continue with: {printable(way_on)}")
     return "\n".join(shown)
 

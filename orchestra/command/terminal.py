@@ -81,7 +81,7 @@ def _content_of(event: Event) -> str:
         case {"event": "notice"}:
             return str(event["message"])
         case {"event": "decision", "mistake": mistake}:
-            return f"mistake: {mistake}"
+            return f"unusable reply; the main agent is told: {mistake}"
         case {
             "event": "decision",
             "decision": {"action": "complete", "answer": answer},
@@ -234,8 +234,7 @@ def _notes(row: Mapping[str, Any], is_quiet: bool) -> Iterator[str]:
     if row["state"] != "answered":
         kind = "a fallback answer" if row["answer"] else "no answer found"
         why = f" ({row['why']})" if row["why"] else ""
-        small = "; for a small model: --method orchestra-o1 --prompts small, or --method react"
-        yield f"{kind}{why}; see {row['run']}{small * (row['cause'] == 'replies')}"
+        yield f"{kind}{why}; see {row['run']}"
     elif row["why"]:
         yield row["why"]
     if row["failed_subtasks"]:

@@ -7,7 +7,7 @@ import contextlib
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from orchestra.command.terminal import KEYS, PROGRAM
 from orchestra.kernel.attempts import REFUSED_MEDIA
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.vocabulary import EndpointError
-from orchestra_min import ending_of
+from orchestra_min import Outcome, ending_of
 
 ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
     0: "is the server running, and is its address right (most end in /v1)?",
@@ -24,8 +24,9 @@ ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
     403: "the key has no access",
     404: "check base_url (most end in /v1) and the model's name",
     413: "if it takes no pictures or sound, name a library in [engines] of the pool file",
-    429: "rate limit or quota; --option patience_s=S waits longer",
+    429: "--option patience_s=S waits longer",
 }
+OPENAI_URL = "https://api.openai.com/v1"
 SCRIPT = Path(orchestra_min.__file__)
 
 
@@ -62,6 +63,30 @@ def resume_command(folder: Path, a: argparse.Namespace) -> str:
             words += [flag, value]
     words += ["--unsafe-code"] if a.unsafe_code else []
     return command(words)
+
+
+def stored_command(run: Path) -> str:
+    """The command that resumes a run, as far as its run.json says what it needs."""
+    stored = read_manifest(run)
+    words: list[object] = ["resume", run]
+    file = stored.more.get("pool_file")
+    backend = stored.pool[stored.pool.main]
+    words += ["--backends", file] if isinstance(file, str) and file else []
+    is_moved = not file and backend.base_url != OPENAI_URL
+    where = f"OPENAI_BASE_URL={shlex.quote(backend.base_url)} " if is_moved else ""
+    return f"{where}{command(words)}"
+
+
+def with_more(outcome: Outcome) -> Iterator[str]:
+    """What may help a run that ended early."""
+    more = {"rounds": ("--rounds", "N"), "budget": ("--budget", "USD")}
+    cause = outcome.ending.cause
+    if cause in more:
+        fork = "resume", outcome.run, "--from-round", outcome.rounds or 1
+        yield f"with more: {command([*fork, *more[cause]])}"
+    if cause == "replies":
+        small = "--method orchestra-o1 --prompts small, or --method react"
+        yield f"a small model may do better with {small}"
 
 
 def command(words: Iterable[object]) -> str:

@@ -160,6 +160,7 @@ def method_row(
     found: MethodRow = {
         "asked": asked,
         "answered": len(answered),
+        "no_answer": len(done) - len(answered),
         "fallback": fallbacks / len(answered) if answered else 0.0,
         "unfinished": asked - len(done),
         "calls": calls / len(done) if done else 0.0,  # of a question

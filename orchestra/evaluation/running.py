@@ -84,14 +84,19 @@ def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
         past = earlier_rows(plan, asked, a.data, with_budget, a.extend)
         budget = Budget(a.budget, plan, past)
         progress = Progress(asked, past, budget)
+        say = print_nothing if of_run.quiet else tell
         if progress.done:
-            tell(f"{progress.done} of {len(asked)} were answered before")
-        rows = sweep(progress.todo, plan, executor, a.workers or WORKERS, budget, tell)
+            say(f"{progress.done} of {len(asked)} were answered before")
+        rows = sweep(progress.todo, plan, executor, a.workers or WORKERS, budget, say)
         with contextlib.closing(rows):
             for row in rows:
-                tell(progress.after(row))
-    tell(progress.next_step(a.out))
+                say(progress.after(row))
+    say(progress.next_step(a.out))
     return 0 if progress.all_done else 1
+
+
+def print_nothing(line: str) -> None:
+    """With --quiet."""
 
 
 def _check_flags(a: argparse.Namespace) -> None:

@@ -30,6 +30,7 @@ from orchestra.evaluation.scores import exact
 from orchestra.evaluation.sweep_folder import (
     newest,
     rows_of,
+    score_rows,
     scores_file,
     settings_of,
 )
@@ -71,6 +72,7 @@ def score(a: argparse.Namespace) -> int:
     rows = [r for r in newest(rows_of(a.folder)).values() if r["status"] == "done"]
     if not rows:
         raise ConfigError(f"{a.folder} has no answers yet")
+    _forget_missing(a.folder, a.scorer)
     scored = list(_by_judge(rows, _judging(a), a.workers))
     file = scores_file(a.folder, a.scorer)
     file.parent.mkdir(exist_ok=True)
@@ -80,6 +82,13 @@ def score(a: argparse.Namespace) -> int:
     terminal.put(_summary(a.scorer, scored))
     terminal.tell(f"next: {command(['evaluate', 'report', a.folder])}")
     return 1 if any(row["score"] is None for row in scored) else 0
+
+
+def _forget_missing(folder: Path, scorer: str) -> None:
+    """Take the calls off the tapes that gave no verdict before: they are made again."""
+    for row in score_rows(folder, scorer):
+        if row["score"] is None:
+            (folder / "runs" / row["run"] / RULES[scorer].tape).unlink(missing_ok=True)
 
 
 def _check_flags(a: argparse.Namespace) -> None:
@@ -101,10 +110,11 @@ def _summary(scorer: str, scored: Sequence[ScoreRow]) -> str:
     found = f"{scorer}: {right} of {len(scored)} answers right"
     if scorer == "bare":
         changed = sum(row["score"] not in (None, row["answer"]) for row in scored)
-        found = f"bare: {changed} of {len(scored)} answers were copied out of words around them"
+        found = f"bare: {changed} of {len(scored)} answers were shortened"
     if missing:
         reasons = [row["why"] for row in scored if row["score"] is None]
-        found = f"{found}, {missing} without a verdict ({printable(reasons[0])[:200]})"
+        what = "copy" if scorer == "bare" else "verdict"
+        found = f"{found}, {missing} without a {what} ({printable(reasons[0])[:200]})"
     cost_usd = add_usd(*(row["cost_usd"] for row in scored))
     paid = usd(add_usd(*(row["paid_usd"] for row in scored)))
     now = "" if cost_usd is None else f", {paid} of it paid now"
@@ -134,7 +144,9 @@ class _Judging:
 
     def scored(self, row: QuestionRow) -> ScoreRow:
         purse = Purse()  # the ledger has the limit of all verdicts
-        why = "no reply of the model was a verdict, or a part of the answer"
+        why = "no reply of the model was a verdict"
+        if self.scorer == "bare":
+            why = "the model's copy is no part of the reply"
         found: bool | str | None = None
         try:
             found = self._verdict(row, purse)

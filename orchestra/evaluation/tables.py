@@ -76,7 +76,7 @@ def _outcomes(methods: Mapping[str, MethodRow]) -> str:
         cells |= {key: f"{100 * method[key]:.1f}" for key in SCORERS if key in method}
         rows.append(cells)
     scores = [key for key in SCORERS if any(key in m for m in methods.values())]
-    counts = "asked answered fallback unfinished unjudged failed"
+    counts = "asked answered no_answer fallback unfinished unjudged failed"
     return table(f"method {' '.join(scores)} {counts}", rows, WIDTH)
 
 

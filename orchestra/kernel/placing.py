@@ -300,8 +300,8 @@ def place(
         found = [(u, backend) for u, backend in found if u in chosen]
     if not found:
         raise BudgetExceeded(
-            f"budget exhausted: USD {budget_usd:.6f} are left besides the next decision, and the "
-            f"cheapest sub-task needs about USD {min(cost_usd):.6f}"
+            f"budget exhausted: USD {budget_usd:.6f} are left besides the reserve for decisions, "
+            f"and the cheapest sub-task needs about USD {min(cost_usd):.6f}"
         )
     costs = [expected_cost_usd(u, backend) for u, backend in found]
     least = min((cost for cost in costs if cost > 0), default=1.0)

@@ -92,6 +92,8 @@ def _put(file: Path, text: str, within: Path) -> None:
 
 def follow(folder: Path) -> Path:
     """--live: serve the page until the run ends, and write it. Raises ConfigError."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: there is no such folder")
     if not is_running(folder):
         raise ConfigError(f"{folder} is not a run in progress; leave --live out")
     with live.serve(partial(_growing, folder), partial(_stamp, folder)) as url:

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestra.command import outside
 from orchestra.command.outside import damage_is_one_line
-from orchestra.command.way_on import command
+from orchestra.command.way_on import stored_command
 from orchestra.kernel.folder import Event, Manifest, read_manifest, sha256_of
 from orchestra.kernel.tape import Exchange, Failure, exchanges
 from orchestra.kernel.vocabulary import ConfigError
@@ -79,7 +79,7 @@ def data_of(run: Recorded, media: Path | None = None) -> Row:
             **_began(run.events),
             **_equations(run.folder),
             "diff": _changes(run.folder),
-            "resume": command(["resume", run.folder]),
+            "resume": stored_command(run.folder),
         }
     shown = [media_row(run.folder, *m, media) for m in run.manifest.media]
     return {"run": row, "media": shown, "texts": list(texts)}

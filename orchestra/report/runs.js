@@ -85,7 +85,7 @@ function cellOf(r, k, v) {
   if (k === "right") return el("td", { class: "line" }, isNone(v) ? "" : r.unfinished ? "✗ no answer" : v === true ? "✓ right" : v === false ? "✗ wrong" : String(v));
   if (k === "method") v = v?.split(":").pop();  // of FILE.py:NAME, the name
   if (k === "date_s") return el("td", { class: "date" }, date(v));
-  if (typeof v === "number") return el("td", { class: "number" }, Number.isInteger(v) ? v.toLocaleString("en") : String(+v.toPrecision(4)));
+  if (typeof v === "number") return el("td", { class: "number" }, Number.isInteger(v) ? v.toLocaleString("en") : k === "latency_s" ? v.toFixed(1) : String(+v.toPrecision(4)));
   return el("td", { class: LONG[k] ? "long" : null }, isNone(v) ? "" : short(v, LONG[k] ?? 60));
 }
 

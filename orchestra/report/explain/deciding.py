@@ -138,9 +138,7 @@ def budget(round: Round, next_usd: float | None) -> Iterator[Panel]:
     ]
     batch_usd = round.batch_usd
     if isinstance(round.y_t, Delegate) and batch_usd is not None:
-        rows.append(
-            Row("reserved for the next decision", (round.left_usd - batch_usd, None))
-        )
+        rows.append(Row("reserved for decisions", (round.left_usd - batch_usd, None)))
         rows.append(Row("for the sub-tasks together", (batch_usd, None)))
     for ran in round.ran:
         spent_usd = ran.result.cost_usd if ran.result else None
