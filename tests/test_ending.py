@@ -112,6 +112,16 @@ def test_a_budget_that_is_too_small_says_how_much_is_needed(method, endpoint, tm
     assert server.requests != []
 
 
+def test_a_run_without_a_round_left_prints_how_to_go_on_with_more(endpoint, tmp_path):
+    pool_file(tmp_path, endpoint(finding).url, small=(1, 2))
+    flags = "--backends", "pool.toml", "--rounds", "1", "--out", "run"
+    line = called("?", *flags).stderr.splitlines()[-1]
+    more = f"resume run --backends {Path('pool.toml').absolute()} --from-round 1 --reuse run --rounds N"
+    assert line.startswith("with more: ") and line.endswith(more)
+    line = called("runs", "run").stdout.splitlines()[-1]
+    assert line == "    why: no round was left: --rounds 1"
+
+
 @pytest.mark.parametrize("ending", ["rounds", "budget"])
 def test_fallback_and_state_agree_in_json(ending, endpoint, tmp_path):
     server = endpoint(finding)

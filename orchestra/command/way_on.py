@@ -82,8 +82,8 @@ def with_more(outcome: Outcome) -> Iterator[str]:
     more = {"rounds": ("--rounds", "N"), "budget": ("--budget", "USD")}
     cause = outcome.ending.cause
     if cause in more:
-        fork = "resume", outcome.run, "--from-round", outcome.rounds or 1
-        yield f"with more: {command([*fork, *more[cause]])}"
+        again = " ".join(["--from-round 1 --reuse", shlex.quote(str(outcome.run))])
+        yield f"with more: {stored_command(outcome.run)} {again} {' '.join(more[cause])}"
     if cause == "replies":
         small = "--method orchestra-o1 --prompts small, or --method react"
         yield f"a small model may do better with {small}"
