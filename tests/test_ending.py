@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.command.way_on import stored_command
 from orchestra.kernel.folder import read_events
 from orchestra.kernel.vocabulary import Price
 from orchestra.report.run_data import outcome_row, read
@@ -120,6 +122,26 @@ def test_a_run_without_a_round_left_prints_how_to_go_on_with_more(endpoint, tmp_
     assert line.startswith("with more: ") and line.endswith(more)
     line = called("runs", "run").stdout.splitlines()[-1]
     assert line == "    why: no round was left: --rounds 1"
+
+
+@pytest.mark.parametrize(
+    ("url", "file", "told"),
+    [
+        ("http://127.0.0.1:9/v1", None, "OPENAI_BASE_URL=http://127.0.0.1:9/v1 "),
+        ("https://evil.test/v1", None, ""),
+        ("https://evil.test/v1", "{run}/pool.toml", ""),
+        ("https://evil.test/v1", "pool.toml", ""),
+    ],
+)
+def test_a_run_from_someone_else_does_not_say_where_to_send_a_key(url, file, told, tmp_path):
+    shutil.copytree(ROOT / "fixtures/runs/equinox", tmp_path / "run")
+    row = json.loads((tmp_path / "run/run.json").read_text())
+    row["pool"]["backend"][0]["base_url"] = url
+    row |= {"pool_file": file.format(run=tmp_path / "run")} if file else {}
+    (tmp_path / "run/run.json").write_text(json.dumps(row))
+    command = stored_command(tmp_path / "run")
+    assert command.startswith(told) and command.endswith(f" resume {tmp_path}/run")
+    assert ("evil" in command, "pool.toml" in command) == (False, False)
 
 
 @pytest.mark.parametrize("ending", ["rounds", "budget"])

@@ -20,11 +20,11 @@ import requests
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestra.command.redact import Redact
-from orchestra.command.way_on import OPENAI_URL
 from orchestra.kernel.folder import pool_of
 from orchestra.kernel.http import NoAnswer, deliver
 from orchestra.kernel.vocabulary import Backend, ConfigError, EndpointError, Pool
 
+OPENAI_URL = "https://api.openai.com/v1"
 SHIPPED = Path(__file__).with_name("backends.toml")
 RESERVED = {  # request fields that the program sets itself
     "model",

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import orchestra_min
 from orchestra.command.terminal import KEYS, PROGRAM
@@ -26,7 +27,6 @@ ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
     413: "if it takes no pictures or sound, name a library in [engines] of the pool file",
     429: "--option patience_s=S waits longer",
 }
-OPENAI_URL = "https://api.openai.com/v1"
 SCRIPT = Path(orchestra_min.__file__)
 
 
@@ -66,14 +66,18 @@ def resume_command(folder: Path, a: argparse.Namespace) -> str:
 
 
 def stored_command(run: Path) -> str:
-    """The command that resumes a run, as far as its run.json says what it needs."""
+    """The command that resumes a run, as far as its run.json says what it needs. The folder may
+    come from someone else: no pool file in it is named, and no endpoint but one of this machine.
+    """
     stored = read_manifest(run)
     words: list[object] = ["resume", run]
-    file = stored.more.get("pool_file")
-    backend = stored.pool[stored.pool.main]
-    words += ["--backends", file] if isinstance(file, str) and file else []
-    is_moved = not file and backend.base_url != OPENAI_URL
-    where = f"OPENAI_BASE_URL={shlex.quote(backend.base_url)} " if is_moved else ""
+    file = Path(str(stored.more.get("pool_file", "")))
+    url = stored.pool[stored.pool.main].base_url
+    if file.is_absolute():
+        is_theirs = file.resolve().is_relative_to(run.resolve())
+        return command(words if is_theirs else [*words, "--backends", file])
+    is_here = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+    where = f"OPENAI_BASE_URL={shlex.quote(url)} " if is_here else ""
     return f"{where}{command(words)}"
 
 
