@@ -51,7 +51,7 @@ function failures(run, lanes) {
   const items = (rows) => el("ul", {}, ...rows), all = ended.map(failure);
   if (all.length) box.append(items(all.slice(0, FAILURES)));
   if (all.length > FAILURES) box.append(folded(`${all.length - FAILURES} more`, items(all.slice(FAILURES))));
-  if (passing.length) box.append(folded(`${count(passing.length, "step")} failed, and the run went on`, items(passing.slice(0, 100).map(([name, text]) => el("li", {}, el("a", { href: linkTo(placed(name)) }, name), ` ${short(text, 300)}`)))));
+  if (passing.length) box.append(folded(`${count(passing.length, "step")} failed${run.state === "answered" ? ", and the run went on" : ""}`, items(passing.slice(0, 100).map(([name, text]) => el("li", {}, el("a", { href: linkTo(placed(name)) }, name), ` ${short(text, 300)}`)))));
   return box;
 }
 
