@@ -118,8 +118,8 @@ def test_a_run_without_a_round_left_prints_how_to_go_on_with_more(endpoint, tmp_
     pool_file(tmp_path, endpoint(finding).url, small=(1, 2))
     flags = "--backends", "pool.toml", "--rounds", "1", "--out", "run"
     line = called("?", *flags).stderr.splitlines()[-1]
-    more = f"resume run --backends {Path('pool.toml').absolute()} --from-round 1 --reuse run --rounds N"
-    assert line.startswith("with more: ") and line.endswith(more)
+    more = f"resume run --backends {Path('pool.toml').absolute()} --from-round 1 --reuse run --rounds 2"
+    assert line.startswith("with twice as much in all, ") and line.endswith(more)
     line = called("runs", "run").stdout.splitlines()[-1]
     assert line == "    why: no round was left: --rounds 1"
 

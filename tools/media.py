@@ -63,7 +63,8 @@ def _checked(modality: Any, path: Path) -> tuple[Modality, Path]:
         path.open("rb").close()
     except OSError as error:
         named = f"{modality}:{path}" if modality else path
-        hint = "; a KIND is one of image, audio, video, file" * (":" in path.name)
+        word, colon, _ = str(path).partition(":")
+        hint = f"; {word} is no kind (image, audio, video, file)" if colon else ""
         told = (
             f"--file {named}: cannot be read ({error.strerror}); check the path{hint}"
         )
@@ -104,7 +105,7 @@ def _problem(modality: Modality, path: Path, size: int, kinds: set[str]) -> str:
             f"{size >> 20} MiB is over the limit of {limit >> 20} MiB; cut or shrink it"
         )
     if not kinds:
-        why = "no picture and no sound can be read from it; --file takes it as it is"
+        why = "no picture and no sound can be read from it; without a kind it is text"
         return f"not a media file: {why}"
     if modality not in kinds:
         return f"is {' and '.join(sorted(kinds))}, not {modality}: use --file {max(kinds)}:PATH"

@@ -21,8 +21,10 @@ CELL_CHARS = 40
 def list_runs(folder: Path, as_json: bool) -> int:
     """Returns the exit code. Raises ConfigError."""
     if not folder.is_dir():
-        advice = "of another folder: orchestra-min runs DIR"
-        raise ConfigError(f"there are no runs yet ({folder}: no such folder); {advice}")
+        is_first = folder == Path("runs") and not folder.exists()
+        yet = "there are no runs yet: " if is_first else ""
+        advice = "; of another folder: orchestra-min runs DIR" if is_first else ""
+        raise ConfigError(f"{yet}{folder}: no such folder{advice}")
     runs = [folder] if (folder / "run.json").exists() else runs_in(folder)
     if not runs and not as_json:
         tell(f"{folder} has no runs in it, nor in folders up to {DEPTH} levels down")

@@ -83,11 +83,16 @@ def stored_command(run: Path) -> str:
 
 def with_more(outcome: Outcome) -> Iterator[str]:
     """What may help a run that ended early."""
-    more = {"rounds": ("--rounds", "N"), "budget": ("--budget", "USD")}
+    options = read_manifest(outcome.run).options
+    more = {
+        "rounds": f"--rounds {2 * max(options.rounds or outcome.rounds, 1)}",
+        "budget": f"--budget {2 * (options.budget_usd or 0.0):g}",
+    }
     cause = outcome.ending.cause
     if cause in more:
-        again = " ".join(["--from-round 1 --reuse", shlex.quote(str(outcome.run))])
-        yield f"with more: {stored_command(outcome.run)} {again} {' '.join(more[cause])}"
+        again = f"--from-round 1 --reuse {shlex.quote(str(outcome.run))} {more[cause]}"
+        told = "with twice as much in all, reusing the calls that stay equal"
+        yield f"{told}: {stored_command(outcome.run)} {again}"
     if cause == "replies":
         small = "--method orchestra-o1 --prompts small, or --method react"
         yield f"a small model may do better with {small}"

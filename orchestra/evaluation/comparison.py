@@ -97,6 +97,9 @@ def report(
         "second": second,
         "bare": bare,
         "partly_bare": partly_bare,
+        "no_copy": sum(
+            row.get("bare", "") is None for sweep in read for row in sweep.rows
+        ),
         "methods": methods,
         "pairs": [*compared_pairs(read, score), *compared_pairs(read, second)],
     }

@@ -26,6 +26,8 @@ def _tables(found: Mapping[str, Any]) -> Iterator[str]:
     methods: dict[str, MethodRow] = found["methods"]
     form = "copied out of the replies (bare)" if found["bare"] else "as replied"
     form += "; not every one has a bare copy" * found["partly_bare"]
+    if found["bare"] and found["no_copy"]:
+        form += f"; {found['no_copy']} without a copy, scored as replied"
     yield f"answers {form}\n{HEADING.format(**found)}"
     for key in PARTS:
         yield _table_by(key, methods)
