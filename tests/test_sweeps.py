@@ -464,6 +464,19 @@ def test_a_bare_answer_that_is_no_part_of_the_reply_does_not_count(
     assert code == 0 and scored_rows(tmp_path / "out")["1", 1]["bare"] == "Lyon"
 
 
+def test_a_reply_before_a_failed_call_is_not_paid_again(sweep, tmp_path, evaluated):
+    replies = iter(["Perhaps.", Raw(401, {}), "Correct"])
+    sweep.respond = lambda r: next(replies) if r["model"] == "b" else finish("It is Lyon.")
+    asked = [{"question": "What is the capital?", "answer": "Lyon"}]
+    (tmp_path / "data.json").write_text(json.dumps(asked))
+    sweep(count=0)
+    flags = "score", tmp_path / "out", "--judge", "b"
+    assert evaluated(*flags)[0] == 1
+    before = len(sweep.requests)
+    assert evaluated(*flags)[0] == 0 and len(sweep.requests) == before + 1
+    assert scored_rows(tmp_path / "out")["1", 1]["judge"] is True
+
+
 @pytest.mark.parametrize(("scorer", "score"), [("bare", True), ("bare", 5), ("judge", "Paris")])
 def test_a_damaged_score_is_one_line(scorer, score, sweep, tmp_path, evaluated):
     sweep(count=1)

@@ -184,7 +184,6 @@ OF_A_FORK = (
         "a new run in which this is decided, found or seen; repeatable",
     ),
 )
-FORK_FLAGS = ("from_round", "what_if")
 REPEATED = ("file", "tools", "mcp", "option", "allow-host", "what-if")
 # The option that a flag sets, if it has another name
 OPTIONS = {
@@ -250,7 +249,7 @@ def parser(program: str, verb: str = "") -> argparse.ArgumentParser:
     name = None if verb else "QUESTION [FILE ...]"
     p.add_argument("words", nargs="*", metavar=name, help=hidden if verb else about)
     fork = {"resume": OF_A_FORK} if verb == "resume" else {}
-    shown = {"replay": TO_A_REPLAY[1:], "resume": (*TO_A_RESUME[1:], *FORK_FLAGS)}
+    shown = {"replay": TO_A_REPLAY, "resume": TO_A_RESUME}.get(verb, ())
     for title, rows in {**fork, **GROUPS}.items():
         group = p.add_argument_group(title)
         for flag, metavar, read, text in rows:
@@ -261,7 +260,8 @@ def parser(program: str, verb: str = "") -> argparse.ArgumentParser:
                 how["action"] = "append"
             if flag == "prompts":
                 how["choices"] = metavar.split("|")
-            if verb and flag.replace("-", "_") not in shown[verb]:
+            is_shown = flag.replace("-", "_") in shown or title == "resume"
+            if verb and (flag == verb or not is_shown):  # RUN stands for --resume RUN
                 text = hidden
             group.add_argument(f"--{flag}", help=text, **how)
     p.add_argument("--version", action="version", version=_version())

@@ -65,34 +65,36 @@ def resume_command(folder: Path, a: argparse.Namespace) -> str:
     return command(words)
 
 
-def stored_command(run: Path) -> str:
-    """The command that resumes a run, as far as its run.json says what it needs. The folder may
-    come from someone else: no pool file in it is named, and no endpoint but one of this machine.
+def stored_command(run: Path, *more: object) -> str:
+    """The command that resumes a run, as far as its run.json says what it needs; `more`: further
+    words. The folder may come from someone else: no pool file in it is named, and no endpoint but
+    one of this machine.
     """
     stored = read_manifest(run)
-    words: list[object] = ["resume", run]
+    words = ["resume", run]
     file = Path(str(stored.more.get("pool_file", "")))
     url = stored.pool[stored.pool.main].base_url
     if file.is_absolute():
         is_theirs = file.resolve().is_relative_to(run.resolve())
-        return command(words if is_theirs else [*words, "--backends", file])
+        pool = () if is_theirs else ("--backends", file)
+        return command([*words, *pool, *more])
     is_here = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
     where = f"OPENAI_BASE_URL={shlex.quote(url)} " if is_here else ""
-    return f"{where}{command(words)}"
+    return f"{where}{command([*words, *more])}"
 
 
 def with_more(outcome: Outcome) -> Iterator[str]:
     """What may help a run that ended early."""
     options = read_manifest(outcome.run).options
-    more = {
-        "rounds": f"--rounds {2 * max(options.rounds or outcome.rounds, 1)}",
-        "budget": f"--budget {2 * (options.budget_usd or 0.0):g}",
+    twice = {
+        "rounds": ("--rounds", 2 * max(options.rounds or outcome.rounds, 1)),
+        "budget": ("--budget", f"{2 * (options.budget_usd or 0.0):g}"),
     }
     cause = outcome.ending.cause
-    if cause in more:
-        again = f"--from-round 1 --reuse {shlex.quote(str(outcome.run))} {more[cause]}"
+    if cause in twice:
+        fork = "--from-round", 1, "--reuse", outcome.run, *twice[cause]
         told = "with twice as much in all, reusing the calls that stay equal"
-        yield f"{told}: {stored_command(outcome.run)} {again}"
+        yield f"{told}: {stored_command(outcome.run, *fork)}"
     if cause == "replies":
         small = "--method orchestra-o1 --prompts small, or --method react"
         yield f"a small model may do better with {small}"

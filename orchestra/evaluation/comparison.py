@@ -77,15 +77,16 @@ def report(
     sweeps = [(folder, settings_of(folder)) for folder in folders]
     score = _common_score([folder for folder, _ in sweeps], score)
     second = "match" if score == "gaia" else "gaia"
-    copied = [_is_bare(folder) for folder, _ in sweeps]
-    bare = not replied and all(copied)
-    partly_bare = not (replied or bare) and any(
-        has_score(folder, "bare") for folder, _ in sweeps
-    )
+    found = [_rows_with_scores(folder, not replied) for folder, _ in sweeps]
+    has_copies = [has_score(folder, "bare") for folder, _ in sweeps]
+    done = [row for rows in found for row in rows if is_done(row)]
+    bare = not replied and all(has_copies) and all("bare" in row for row in done)
+    partly_bare = not (replied or bare) and any(has_copies)
+    if partly_bare:
+        found = [_rows_with_scores(folder, bare=False) for folder, _ in sweeps]
     methods: dict[str, MethodRow] = {}
     read: list[Sweep] = []
-    for folder, settings in sweeps:
-        rows = _rows_with_scores(folder, bare)
+    for (folder, settings), rows in zip(sweeps, found, strict=True):
         name = _name_of(folder, settings, methods)
         scores = [key for key in SCORERS if has_score(folder, key)]
         methods[name] = method_row(
@@ -115,13 +116,6 @@ def _common_score(folders: Sequence[Path], score: str | None) -> str:
         return "match"
     advice = f"orchestra-min evaluate score {lacking[0]} --scorer {score} makes it"
     raise ConfigError(f"--score {score}: {lacking[0]} does not have it; {advice}")
-
-
-def _is_bare(folder: Path) -> bool:
-    """Whether every answer of a sweep was copied out of its reply, or that was tried."""
-    if not has_score(folder, "bare"):
-        return False
-    return all("bare" in row for row in scored_rows(folder).values() if is_done(row))
 
 
 def _rows_with_scores(folder: Path, bare: bool) -> list[QuestionRow]:

@@ -37,7 +37,7 @@ from orchestra.evaluation.sweep_folder import (
 from orchestra.kernel.chat import Chat
 from orchestra.kernel.folder import read_manifest, write_whole
 from orchestra.kernel.money import DEFAULT_OUTPUT_TOKENS, Ledger, Purse, add_usd
-from orchestra.kernel.tape import Tape
+from orchestra.kernel.tape import Answer, Tape, exchanges
 from orchestra.kernel.vocabulary import (
     Backend,
     BudgetExceeded,
@@ -85,10 +85,16 @@ def score(a: argparse.Namespace) -> int:
 
 
 def _forget_missing(folder: Path, scorer: str) -> None:
-    """Take the calls off the tapes that gave no verdict before: they are made again."""
+    """Take the calls off the tapes whose replies were all no verdict: they are made again. Where a
+    call failed, the tape goes on after those that were answered.
+    """
+    rule = RULES[scorer]
     for row in score_rows(folder, scorer):
+        tape = folder / "runs" / row["run"] / rule.tape
         if row["score"] is None:
-            (folder / "runs" / row["run"] / RULES[scorer].tape).unlink(missing_ok=True)
+            answered = [c for c in exchanges(tape) if isinstance(c.outcome, Answer)]
+            if len(answered) == rule.attempts:
+                tape.unlink()
 
 
 def _check_flags(a: argparse.Namespace) -> None:

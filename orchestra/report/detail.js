@@ -40,7 +40,7 @@ function delegated(u, round) {
 function subtaskText(l) {
   const u = l.event.subtask, z = l.result;
   const tools = u.tools?.length ? `with ${listed(u.tools)}` : "without tools";
-  const ended = z ? `It ended as ${z.status}${z.cause ? ` (${z.cause})` : ""}.` : page.live && page.run.running ? "It has not ended yet." : "It did not end.";
+  const ended = z ? `It ended as ${z.status}${z.cause ? ` (${z.cause})` : ""}.` : page.live && isRunning(page.run) ? "It has not ended yet." : "It did not end.";
   return [title(`${u.id} in round ${l.round}`, l.failed), facts(l.name, z ? usd(z.cost_usd) : usd(sum(l.calls)), seconds(z?.timing?.latency_s), isNone(l.event.share_usd) ? "" : `share of the budget ${usd(l.event.share_usd)}`),
     el("p", {}, `${u.backend} worked on it as a ${u.agent || "sub-agent"}${u.agent ? " agent" : ""} ${tools}. ${ended}`),
     ...section("Why it failed", z?.error), ...section("Answer", z?.answer), ...section("Summary", z?.summary), ...section("Instruction", u.instruction), ...section("Context", u.context),

@@ -21,7 +21,7 @@ function showRun() {
 
 function outcome(run) {
   const words = { answered: "Answered", fallback: "Ended early, with a fallback answer", stopped: "Stopped without an answer", interrupted: "Interrupted", running: "In progress" };
-  const { running } = run, state = words[run.state] ?? run.state;
+  const running = isRunning(run), state = words[run.state] ?? run.state;
   const sign = run.state === "answered" ? "✓ " : running ? "… " : "✗ ";
   const parts = [el("h1", {}, run.question),
     el("p", { class: `state ${run.state}` }, el("strong", {}, sign + state), run.why && run.why !== run.state ? `: ${run.why}` : ""),

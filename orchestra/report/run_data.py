@@ -19,7 +19,6 @@ from orchestra.kernel.vocabulary import ConfigError
 from orchestra.report.explain import panels
 from orchestra.report.explain.panel import Panel, code_of, row_of
 from orchestra.report.totals import (
-    RUNNING,
     Summary,
     backend_of,
     newest_events,
@@ -96,8 +95,7 @@ def _began(events: Sequence[Event]) -> Row:
 
 def outcome_row(run: Recorded) -> Row:
     """How a run ended, and what it cost."""
-    running = run.summary.ending == RUNNING
-    row = {"name": run.folder.name, "running": running, **asdict(run.summary)}
+    row = {"name": run.folder.name, **asdict(run.summary)}
     return {**row.pop("ending"), **row.pop("totals"), **row}
 
 

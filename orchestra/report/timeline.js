@@ -34,7 +34,7 @@ function lanesOf(run) {
   markPath(lanes);
   lanes.timed = calls.timed;
   lanes.span = Math.max(1e-9, ...calls.map((c) => c.to));
-  if (page.live && run.running && calls.timed) addInFlight(run, lanes, calls);
+  if (page.live && isRunning(run) && calls.timed) addInFlight(run, lanes, calls);
   nameCalls(calls);
   lanes.calls = calls;
   return lanes;
@@ -46,6 +46,7 @@ function markStep(l, name) {
   for (const c of tools.length ? tools : l.calls.filter((c) => c.call === name)) c.bad = true;
 }
 
+const isRunning = (run) => run.state === "running";
 const isAlone = (y) => y.subtasks?.[0]?.agent === "single";  // as of ReAct: nothing was decided
 
 function decided(e) {
