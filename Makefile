@@ -64,7 +64,7 @@ lint: $(VENV)/dev
 
 lint-train: $(VENV)/train  ## types of the training code need torch
 	$(RUN) -m mypy -p orchestra.training -m train_da_grpo
-	$(RUN) -m mypy -p fixtures.trained -p benchmarks.lab
+	$(RUN) -m mypy -p fixtures.trained -p benchmarks.lab -p benchmarks.minigaia
 
 QUESTION ?= What time is it in UTC when it is 7:49 AM on September 23 in Prague?
 live: export ASKED = $(value QUESTION)

@@ -173,7 +173,7 @@ class Trainer:
     options: TrainingOptions
     policy: Policy
     rollouts: Rollouts
-    scorer: Scorer
+    scorer: Scorer | None  # None: the run samples nothing
     steps: int
 
     def __post_init__(self) -> None:
@@ -224,6 +224,7 @@ class Trainer:
         prompts = [self.policy.encode(example.messages) for example in examples]
         seeds = self.processes.mine(seeds)
         groups = self.rollouts.sample(prompts, seeds, n, temperature)
+        assert self.scorer is not None
         return groups, self.scorer(examples, groups)  # Eq. 29
 
     def improve(self, step: int, parts: Sequence[MicroBatch]) -> Row:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from benchmarks.minigaia import world
 from orchestra.coding import mini_swe
 from orchestra.command.redact import Redact
 from orchestra.command.runs import table
@@ -45,7 +46,6 @@ from orchestra.methods import (
     toolorchestra,
 )
 from orchestra.methods.toolorchestra_prompted import Prompted
-from orchestra.minigaia import world
 from orchestra.tools import reading
 from orchestra.training import rewards as trained
 from orchestra_min import INSERT

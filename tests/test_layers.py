@@ -19,7 +19,6 @@ LAYERS = [
     "coding",
     "report",
     "evaluation",
-    "minigaia",
     "curation",
     "training",
 ]

@@ -29,8 +29,6 @@ from orchestra.report.totals import Totals, totals_in
 from orchestra.variation.reuse import answers_of
 from orchestra_min import Outcome, ending_of, orchestrate, resume
 
-WORLD = "orchestra.minigaia.agent:world"
-
 
 @dataclass(frozen=True)
 class Earlier:
@@ -47,7 +45,6 @@ class Plan:
     out: Path
     pool: Pool
     options: Options
-    world: bool = False  # MiniGAIA's world plays the sub-agents
     reuse: Earlier | None = None
 
     @property
@@ -175,15 +172,10 @@ class _Attempt:
                 "redact": redact,
                 "sources": self._sources(folder),
             }
-            if self.plan.world:
-                from orchestra.minigaia.agent import WorldAgent
-
-                options = replace(options, agent=WORLD)
-                given["agents"] = {WORLD: WorldAgent(self.q.facts)}
             if goes_on:
                 return resume(folder, **given)
             media = shipped.check_media(self.q.media)
-            if not (self.plan.world or given["sources"]):
+            if not given["sources"]:
                 shipped.check_engines(media, self.plan.pool)
             if self.share_usd < math.inf:
                 options = replace(options, budget_usd=self.share_usd)

@@ -40,7 +40,6 @@ ROOT = Path(orchestra.__file__).parent
 CODE = (  # what a row depends on
     "kernel/*.py",
     "methods/*.py",
-    "minigaia/*.py",
     "tools/*.py",
     "evaluation/answering.py",
     "evaluation/judge.py",
@@ -66,7 +65,6 @@ def settings_for(
         "with_budget": with_budget,
         "model": plan.pool.main,
         "pool": _pool(plan),
-        "world": plan.world,
         "reuse": plan.reuse.name if plan.reuse else None,
         **{name: value for name, value in options.items() if name not in FREE},
         "prompt_files": dict(_hashes(prompts.ROOT, ("**/*.*",))),
@@ -88,9 +86,9 @@ def _pool(plan: Plan) -> Settings:
 
 
 def hash_of(q: Question) -> str:
-    """The SHA-256 of a question: its text, answers, level, category, facts and media."""
+    """The SHA-256 of a question: its text, answers, level, category and media."""
     media = [(kind, Path(path).name, sha256_of(Path(path))) for kind, path in q.media]
-    row = [q.question, q.accepted, q.level, q.category, media, q.facts]
+    row = [q.question, q.accepted, q.level, q.category, media]
     text = json.dumps(row, ensure_ascii=False, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 

@@ -62,7 +62,6 @@ class Question(BaseModel):
     id: str = _field("id", "task_id", "_id", "qid", default="")
     level: str = _field("level", "difficulty", default="")
     category: str = _field("category", "topic", "subject", default="")
-    facts: Any = ()  # of MiniGAIA, for --world
     repeat: int = 1
     shown: str = ""  # the question as a row has it, without secrets
 

@@ -51,7 +51,6 @@ FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
 }
 REQUIRED = "data", "out"
 SWITCHES = {
-    "world": "MiniGAIA: sub-agents are not models",
     "extend": "ask more questions or repeats than the sweep in OUT did",
 }
 
@@ -71,12 +70,8 @@ def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
     a.data = gaia.data_file(a.data)
     asked = chosen(a, questions.load(a.data, a.media))
     plan = plan_of(a.out, of_run, a.budget)
-    if a.world:
-        from orchestra.minigaia.agent import check
-
-        check(plan.options.method, asked)
     reuse = earlier_sweep(a.reuse) if a.reuse else None
-    plan = replace(plan, world=a.world, reuse=reuse)
+    plan = replace(plan, reuse=reuse)
     redact = redact_of(plan.pool, plan.options.more)
     asked = repeated(redacted(asked, redact.text), a.repeat or 1)
     with executor_at(a.executor or "") as executor:

@@ -1,5 +1,5 @@
-"""Decision examples (s_t, y*_t), end of section 3.3.1: JSONL with a schema version. MiniGAIA's come
-from world.py, and those of recorded runs from here, one a round:
+"""Decision examples (s_t, y*_t), end of section 3.3.1: JSONL with a schema version. Those
+of recorded runs come from here, one a round:
 
     python -m orchestra.training.examples runs/a runs/b --out examples.jsonl \
         [--answers FILE]
@@ -56,8 +56,8 @@ class Example(Checked):
     messages    s_t as the main agent saw it
     reference   y*_t as the JSON object that it should emit
     meta        `state`, s_t itself (see `state_of`); `answer`, the right one (several with " or "
-                between them), or "" if it is not known; `split`; for MiniGAIA `entities` and
-                `world` (world.py)
+                between them), or "" if it is not known; `split`; what else a reward
+                of your own reads, as benchmarks/minigaia/reward.py does
     """
 
     version: Literal[2] = Field(2, alias="schema")

@@ -44,6 +44,7 @@ REFUSED = {400, 413, 422}  # statuses about this text, not about the endpoint
 # Problems that are about this text, too
 NO_ANSWER = "timed out", "the answer has no choice"
 Parts = dict[str, float]  # of Eq. 29, each in [0, 1]
+NEEDED = {"base_url": "URL", "model": "NAME", "cache": "FILE"}  # settings
 
 
 # ---- the reply of the judge ----------------------------------------------------------------------
@@ -94,6 +95,10 @@ class Judge:
     """
 
     def __init__(self, /, **settings: Any) -> None:
+        if missing := NEEDED.keys() - settings.keys():
+            needs = [f"{name}={NEEDED[name]}" for name in sorted(missing)]
+            why = f"needs --reward-setting {' --reward-setting '.join(needs)}"
+            raise ConfigError(f"--reward judge: {why}")
         try:
             s = Settings(**settings)
         except ConfigError as error:

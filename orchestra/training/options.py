@@ -72,11 +72,6 @@ def _default_lr(data: dict[str, Any]) -> float:
     return 5e-6 if data.get("full") else 5e-5
 
 
-def _default_reward(data: dict[str, Any]) -> str:
-    settings = data.get("reward_setting", ())
-    return "judge" if any(text.startswith("model=") for text in settings) else "exact"
-
-
 class TrainingOptions(Checked):
     """The defaults are the paper's, except where a GPU of 80 GB needs others (docs/training.md)."""
 
@@ -122,9 +117,8 @@ class TrainingOptions(Checked):
     """norm that gradients are clipped to"""
     reward_setting: tuple[Setting, ...] = ()
     """NAME=VALUE for the reward; repeatable"""
-    reward: str = Field(default_factory=_default_reward)
-    """judge (the paper's, and the default if --reward-setting names its model), exact (a rule for
-    MiniGAIA, else the default), FILE.py:NAME or package.module:NAME"""
+    reward: str = "judge"
+    """judge (the paper's; --reward-setting names its model), FILE.py:NAME or package.module:NAME"""
     rollouts: Literal["vllm", "local"] = "vllm"
     """where completions come from"""
     vllm_url: BaseUrl = "http://127.0.0.1:8000"

@@ -5,24 +5,9 @@
     tool       the tools that are given are those that are needed
     decision   how much the decision contributes to the answer
 
-The rewards that the program ships:
-
-    exact      by rule, for MiniGAIA. It pays nothing for what does not help
-    judge      with the four scores of a language model (judge.py); for recorded runs too
-
-`exact` compares the sub-tasks with what the expert would delegate:
-
-    decision   recall x precision. A sub-task counts if it finds a missing fact, and if, for a
-               computed fact, it names the operation and its operands in one of its wordings (in any
-               order if that does not matter, as in a sum). To complete is worth 1 with the right
-               answer once that was found, and 0 before
-    tool       as `decision`, and the sub-task has the tool of the fact and no other
-
-A wrong or early end, a delegation after the answer was found, and sub-tasks that find nothing new
-earn 0.1 in all.
-
-A reward of your own is FILE.py:NAME or package.module:NAME: a Reward, or its method as a function.
-docs/contributing.md has an example.
+The paper's reward is `judge`, with the four scores of a language model (judge.py). A reward of your
+own is FILE.py:NAME or package.module:NAME: a Reward, or its method as a function.
+docs/contributing.md has an example, and benchmarks/minigaia/reward.py another.
 
 Differences of format and action from App. B.4: here they say what the program would do
 1. A missing "params" costs `format` alone: the program reads the fields next to "action".
@@ -50,25 +35,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter, ValidationError
 
 from orchestra.command.names import load, one_line
-from orchestra.evaluation.scores import matches
 from orchestra.kernel.placing import Graph, refine
-from orchestra.kernel.prompts import say
 from orchestra.kernel.vocabulary import (
-    Complete,
     ConfigError,
     Decision,
     Delegate,
     EndpointError,
     ModelMistake,
+    Reply,
     State,
     SubTask,
 )
+from orchestra.methods import main_agent
+from orchestra.methods.orchestra_o1 import read_delegation
 from orchestra.methods.replies import MAX_CHARS
-from orchestra.minigaia.operations import ANY_ORDER
-from orchestra.minigaia.tasks import WORDS, Fact
-from orchestra.minigaia.world import World
 from orchestra.training.examples import Example, state_of
-from orchestra.training.world import parse_decision, world_at
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,7 +57,6 @@ if TYPE_CHECKING:
     from orchestra.training.rollouts import Group
 
 WEIGHTS = {"format": 0.1, "action": 0.1, "tool": 0.2, "decision": 0.6}  # alpha, Eq. 29
-EXACT_WEIGHTS = {"format": 0.05, "action": 0.05, "tool": 0.2, "decision": 0.7}
 AROUND = re.compile(  # thinking before the object, and a fence around it
     r"(?:<think(?:ing)?>.*?</think(?:ing)?>)?\s*(?:```(?:json)?\s*\n(.*)```|(.*))", re.S
 )
@@ -169,6 +149,19 @@ def read_decision(text: str, state: State, cut: bool = False) -> Reading:
     return Reading(text, _is_plain(text), decision)
 
 
+def parse_decision(
+    text: str, state: State, cut: bool = False, last_chance: bool = False
+) -> Decision:
+    """y_t as Orchestra-o1 reads a reply, but a task with files cannot be completed before anything
+    was seen of it. Raises ModelMistake.
+    """
+    may_complete = not main_agent.nothing_seen(state)
+    reply = Reply(text, cut=cut)
+    return main_agent.read_decision(
+        read_delegation, reply, state, last_chance, may_complete
+    )
+
+
 def _check(decision: Delegate, state: State) -> None:
     """Raises ModelMistake for sub-tasks that do not fit the graph G_t, or that come too late."""
     if state.round > state.rounds:
@@ -197,83 +190,10 @@ def _is_plain(text: str) -> bool:
     return isinstance(action, str) and isinstance(params, dict)
 
 
-# ---- by rule -------------------------------------------------------------------------------------
-
-
-class Exact:
-    """The Reward `exact`."""
-
-    def score(
-        self, example: Example, completions: Sequence[Completion]
-    ) -> list[Scores]:
-        """Raises KeyError, TypeError or ValueError for an example that is not of MiniGAIA."""
-        world = world_at(example)
-        return [exact_scores(world, r) for r in readings(example, completions)]
-
-
-def exact_scores(world: World, reading: Reading) -> Scores:
-    """r and its parts."""
-    is_valid = reading.decision is not None
-    tool = decision = 0.0
-    if reading.decision is not None:
-        tool, decision = tool_and_decision(world, reading.decision)
-    parts = {"format": float(reading.format), "action": float(is_valid)}
-    parts |= {"tool": tool, "decision": decision}
-    return Scores(weighted(parts, EXACT_WEIGHTS), parts, is_valid)
-
-
-def tool_and_decision(world: World, decision: Decision) -> tuple[float, float]:
-    """Two parts, each in [0, 1]."""
-    found = world.answer_found()
-    if isinstance(decision, Complete):
-        task = world.mini.task
-        is_right = matches(decision.answer, world.mini.answer, task.question)
-        in_time = float(found and is_right)
-        return in_time, in_time
-    if found:
-        return 0.0, 0.0
-    findings = world.would_find(decision)
-    exact = [(u, f) for u, f in findings if f is not None and is_exact(u, f)]
-    one_tool = [(u, f) for u, f in exact if u.tools in (None, (f.tool,))]
-    tool = progress(world, [f for _, f in one_tool], len(findings))
-    return tool, progress(world, [f for _, f in exact], len(findings))
-
-
-def progress(world: World, found: Sequence[Fact], count: int) -> float:
-    """Recall x precision of `count` sub-tasks, which find these facts. Recall: which part of the
-    missing facts that can be found now they find. Precision: which part of the sub-tasks finds a
-    missing fact; two that find the same one count once.
-    """
-    missing = world.missing()
-    new = {fact.id for fact in found if fact.id in missing}
-    ready = world.ready()
-    recall = sum(fact.id in new for fact in ready) / len(ready)
-    return recall * len(new) / max(1, count)
-
-
-def is_exact(u: SubTask, fact: Fact) -> bool:
-    """Whether a sub-task asks for a computed fact in one of the wordings of its operation."""
-    if not fact.operation:
-        return True
-    orders = [fact.evidence]
-    if fact.operation in ANY_ORDER:
-        orders.append(fact.evidence[::-1])
-    text = f"{u.instruction} {u.context}".lower()
-    for evidence in orders:
-        operands = dict(zip("ab", evidence, strict=False))
-        wordings = say(WORDS, fact.operation, **operands).splitlines()
-        if any(wording.lower() in text for wording in wordings):
-            return True
-    return False
-
-
 # ---- the choice ----------------------------------------------------------------------------------
 
 
-SHIPPED = {
-    "exact": "orchestra.training.rewards:Exact",
-    "judge": "orchestra.training.judge:Judge",
-}
+SHIPPED = {"judge": "orchestra.training.judge:Judge"}
 
 
 def make(name: str, /, **settings: Any) -> Reward:
@@ -282,7 +202,7 @@ def make(name: str, /, **settings: Any) -> Reward:
     """
     flag = f"--reward {name}"
     if name not in SHIPPED and ":" not in name:
-        raise ConfigError(f"{flag}: needs one of {', '.join(SHIPPED)}, or FILE.py:NAME")
+        raise ConfigError(f"{flag}: needs judge, FILE.py:NAME or package.module:NAME")
     found = load(SHIPPED.get(name, name), flag)
     if inspect.isclass(found):
         found = called(f"{flag}: cannot be made", found, **settings)
@@ -359,8 +279,7 @@ class Scorer:
             try:
                 self.reward.score(example, [])
             except (KeyError, TypeError, AttributeError, ValueError):
-                needs = "exact needs one of MiniGAIA, judge one of a run or of MiniGAIA"
-                why = f"--reward {self.name} cannot score it; {needs}"
+                why = f"--reward {self.name} cannot score it: it has no state of a run"
                 raise ConfigError(f"example {example.id}: {why}") from None
 
 

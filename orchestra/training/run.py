@@ -55,21 +55,22 @@ SHOWN = ("loss", "reward", "eval/reward", "kl", "zero_variance", "grad_norm")
 
 def read(
     options: TrainingOptions,
-) -> tuple[list[Example], list[Example], rewards.Scorer]:
-    """The examples to train on, those to evaluate on, and what scores decisions in their states.
+) -> tuple[list[Example], list[Example], rewards.Scorer | None]:
+    """The examples to train on, those to evaluate on, and what scores sampled decisions, if any.
 
     Raises ConfigError for a file, an example, a reward, a model or a server that cannot be used. No
     model is loaded.
     """
     train = examples.read(options.data)
     held_out = [] if options.eval_data is None else examples.read(options.eval_data)
-    settings = dict(pair.split("=", 1) for pair in options.reward_setting)
-    reward = rewards.make(options.reward, **settings)
-    scorer = rewards.Scorer(options.reward, reward)
+    scorer = None
+    if options.samples:
+        settings = dict(pair.split("=", 1) for pair in options.reward_setting)
+        reward = rewards.make(options.reward, **settings)
+        scorer = rewards.Scorer(options.reward, reward)
     _check_lengths(options, train, held_out)
-    sampled = [*train, *held_out] if options.stage == "grpo" else held_out
-    if sampled:
-        scorer.check(sampled)
+    if scorer:
+        scorer.check([*train, *held_out] if options.stage == "grpo" else held_out)
         if options.rollouts == "vllm":
             served(options.vllm_url)
     return train, held_out, scorer

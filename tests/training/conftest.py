@@ -43,7 +43,7 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 def short_examples(n):
     """First decisions of one kind, without the system prompt: as short as they come."""
-    from orchestra.training.world import examples
+    from benchmarks.minigaia.examples import examples
 
     drawn = examples("train", 0)
     chosen = (e for e in drawn if e.id.endswith("r1") and len(e.reference["params"]["tasks"]) == 1)

@@ -1,4 +1,4 @@
-"""The reward `exact`: it pays nothing for what does not help."""
+"""The reward of MiniGAIA: it pays nothing for what does not help."""
 
 import pytest
 
@@ -28,7 +28,7 @@ NOTHING = 0.1  # of a decision that can be carried out and is of no use
     (LAST, delegate(task("Again: compute the sum of 40 and 2.", RUNS))), (END, complete("42 apples")),
 ])  # fmt: skip
 def test_the_reference_decision_is_paid_all(e, decision):
-    assert paid("exact", e, decision) == [1.0]
+    assert paid(e, decision) == [1.0]
 
 
 @pytest.mark.parametrize(("e", "decision"), [
@@ -41,14 +41,14 @@ def test_the_reference_decision_is_paid_all(e, decision):
     (START, delegate(task("Read x.png", SEES))),  # not needed
 ])  # fmt: skip
 def test_what_does_not_help_is_paid_nothing(e, decision):
-    assert paid("exact", e, decision) == [NOTHING]
+    assert paid(e, decision) == [NOTHING]
 
 
 def test_an_operation_that_only_has_the_right_number_is_paid_nothing():
     """`product k k'` with an unknown k' passed for "taken as kilograms, in grams"."""
+    from benchmarks.minigaia.tasks import Fact, MiniTask
+    from benchmarks.minigaia.world import World
     from orchestra.kernel.vocabulary import Task
-    from orchestra.minigaia.tasks import Fact, MiniTask
-    from orchestra.minigaia.world import World
     from orchestra.training.examples import Example, state_row
 
     grams = Fact(
@@ -65,8 +65,8 @@ def test_an_operation_that_only_has_the_right_number_is_paid_nothing():
     meta = {"state": state_row(world.state()), "world": world.row(), "answer": "143000"}
     e = Example(id="e", messages=[{"role": "user", "content": "?"}], reference={}, meta=meta)
     hole = delegate(task("Compute 143 times what is not known.", RUNS))
-    assert paid("exact", e, hole) == [NOTHING]
-    assert paid("exact", e, delegate(task(grams.instruction, RUNS))) == [1.0]
+    assert paid(e, hole) == [NOTHING]
+    assert paid(e, delegate(task(grams.instruction, RUNS))) == [1.0]
 
 
 @pytest.mark.parametrize(("decision", "share"), [
@@ -74,14 +74,14 @@ def test_an_operation_that_only_has_the_right_number_is_paid_nothing():
     (delegate(SEE, SEE), 1 / 4),
 ])  # fmt: skip
 def test_a_delegation_is_paid_recall_times_precision(decision, share):
-    assert paid("exact", START, decision) == [0.1 + 0.9 * share]
+    assert paid(START, decision) == [0.1 + 0.9 * share]
 
 
 def test_a_tool_too_many_costs_the_part_tool():
     both = delegate({**SEE, "tools": [SEES, HEARS]}, HEAR)
-    assert paid("exact", START, both) == [0.1 + 0.2 / 4 + 0.7]
+    assert paid(START, both) == [0.1 + 0.2 / 4 + 0.7]
 
 
 def test_each_completion_of_a_group_gets_its_score():
-    scores = paid("exact", LAST, delegate(SUM), delegate(PHRASED), delegate(SUM), "no decision")
+    scores = paid(LAST, delegate(SUM), delegate(PHRASED), delegate(SUM), "no decision")
     assert scores == [NOTHING, 1.0, NOTHING, 0.0]

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from benchmarks.minigaia.examples import examples
 from orchestra.training.examples import state_of
 from orchestra.training.judge import LINES, judge_prompt, read_scores
 from orchestra.training.rewards import Completion, make, read_decision
-from orchestra.training.world import examples
 from tests.conftest import EndpointError
 from tests.scripted import Endpoint, Raw
 

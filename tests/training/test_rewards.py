@@ -110,6 +110,7 @@ def test_parts_and_dropped_samples_are_counted_where_they_are(tiny):
     ("mine.py:number", "returned 0.5; it must be a list"), ("mine.py:text", "returned good; it must be a list"),
     ("mine.py:fields", "returned good; it must be a list"), ("mine.py:nan", "returned nan; it must be a list"),
     ("mine.py:Length", "cannot be made: TypeError: .*'per'"), ("mine.py:Silent", "is not a function or a class with score"),
+    ("judge", "needs --reward-setting base_url=URL --reward-setting cache=FILE --reward-setting model=NAME"),
     ("mine.py:nobody", "has no 'nobody'"), ("nowhere.py:x", "cannot be loaded"),
     ("mine.py:length --reward-setting per=2", "TypeError: .*'per'"), ("mine.py:Length --reward-setting salt=2", "cannot be made: TypeError: .*'salt'"),
 ])  # fmt: skip
@@ -160,7 +161,7 @@ def test_an_error_in_a_shipped_reward_is_a_bug_and_raises(tiny):
 
     broken = mock.Mock(spec=["score"], score=mock.Mock(side_effect=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
-        Scorer("exact", broken).score(read(tiny[1])[0], [])
+        Scorer("judge", broken).score(read(tiny[1])[0], [])
 
 
 def test_a_wrong_number_of_scores_ends_the_run_in_one_line(tiny, capsys):
@@ -205,8 +206,8 @@ def test_settings_are_arguments_of_a_function_too(tiny):
 
 def test_settings_may_have_any_name():
     """Also those of the parameters of the functions that make the reward."""
-    with pytest.raises(ConfigError, match="--reward exact: cannot be made: TypeError"):
-        make("exact", name=0, value=1, flag=2)
+    with pytest.raises(ConfigError, match="--reward mine.py:Length: cannot be made: TypeError"):
+        make("mine.py:Length", name=0, value=1, flag=2)
 
 
 def test_as_many_groups_are_scored_in_parallel_as_a_reward_allows():

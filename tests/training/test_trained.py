@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import requests
 
+from benchmarks.minigaia.operations import OPERATIONS, computed
+from benchmarks.minigaia.tasks import TOOL, WORDS
 from fixtures.minigaia_tasks import tasks
 from fixtures.trained import agent, questions, reader, serve
 from fixtures.trained.finding import value_in
@@ -28,8 +30,6 @@ from orchestra.kernel.vocabulary import (
     Task,
 )
 from orchestra.methods import AGENTS
-from orchestra.minigaia.operations import OPERATIONS, computed
-from orchestra.minigaia.tasks import TOOL, WORDS
 from orchestra_min import replay
 from tests.conftest import ROOT
 from tests.training.conftest import MISSING

@@ -307,7 +307,7 @@ def test_two_steps_bring_two_new_adapters_to_the_server(home, server, monkeypatc
         seen.append((self.model, torch.tensor(reply["logprobs"]["token_logprobs"][1:-1])))
 
     monkeypatch.setattr(vllm_rollouts.VllmRollouts, "update", watched)
-    more = f"{LEARNING} --lr 2e-4 --reward exact --steps 2 --group 6 --warmup 0 --rollouts vllm --vllm-url {server}"
+    more = f"{LEARNING} --lr 2e-4 --reward benchmarks.minigaia.reward:Exact --steps 2 --group 6 --warmup 0 --rollouts vllm --vllm-url {server}"
     given = os.environ["TRAIN_MODEL"], home / "train.jsonl"
     adapter = ["--adapter", home / "sft/adapter"]
     assert run(*flags(given, home / "grpo", "grpo", *more.split(), *adapter)) == 0

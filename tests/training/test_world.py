@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.minigaia.examples import examples, expert, main
+from benchmarks.minigaia.operations import HELD_OUT
+from benchmarks.minigaia.reward import Exact
+from benchmarks.minigaia.shapes import HELD_OUT_SHAPES, SEEN_SHAPES, trees
+from benchmarks.minigaia.tasks import TOOL, Fact, MiniTask, compose
+from benchmarks.minigaia.world import ROUNDS, World, finds, new_world
 from orchestra.evaluation.scores import matches
 from orchestra.kernel.vocabulary import Complete, Media, SubTask, Task
-from orchestra.minigaia.operations import HELD_OUT
-from orchestra.minigaia.shapes import HELD_OUT_SHAPES, SEEN_SHAPES, trees
-from orchestra.minigaia.tasks import TOOL, Fact, MiniTask, compose
-from orchestra.minigaia.world import ROUNDS, World, finds, new_world
 from orchestra.training.examples import Example, state_row
-from orchestra.training.rewards import Completion, make, read_decision
-from orchestra.training.world import examples, expert, main
+from orchestra.training.rewards import Completion, read_decision
 from tests.scripted import complete, delegate
 
 SEES, HEARS = "ImageAnalysisAction", "ParseAudioAction"
@@ -56,9 +57,9 @@ START, BOTH, LAST, END = state(), state("a", "b"), state("a", "b", "c"), state("
 SEE, HEAR, SUM = task("Read a.png", SEES), task("Hear b.wav", HEARS), task("Compute 40 + 2.", RUNS)
 
 
-def paid(name, e, *decisions):
+def paid(e, *decisions):
     texts = [d if isinstance(d, str) else json.dumps(d) for d in decisions]
-    scores = make(name).score(e, [Completion(text) for text in texts])
+    scores = Exact().score(e, [Completion(text) for text in texts])
     return [pytest.approx(s.total) for s in scores]
 
 
@@ -76,7 +77,7 @@ def paid(name, e, *decisions):
 @pytest.mark.parametrize("e", [LAST, END])
 def test_format_and_action_say_what_the_program_would_do(e, text, parts):
     """And no text makes a reward raise or leave its bounds."""
-    (s,) = make("exact").score(e, [Completion(text)])
+    (s,) = Exact().score(e, [Completion(text)])
     assert (s.parts["format"], s.parts["action"]) == parts and s.valid == bool(parts[1])
     assert 0 <= s.total <= 1
 
@@ -131,7 +132,7 @@ def drawn(split):
 @pytest.mark.parametrize("split", SPLITS)
 def test_every_decision_of_the_expert_is_paid_in_full(split):
     for e in drawn(split)[::5]:
-        assert paid("exact", e, e.reference) == [1.0], e.id
+        assert paid(e, e.reference) == [1.0], e.id
 
 
 def asks_the_question(world):

@@ -19,7 +19,7 @@ from functools import cache
 from itertools import product
 from typing import NamedTuple, TypeAlias
 
-from orchestra.minigaia.operations import HELD_OUT, NEVER_LAST, OPERATIONS
+from benchmarks.minigaia.operations import HELD_OUT, NEVER_LAST, OPERATIONS
 
 Shape: TypeAlias = "str | tuple[Shape, ...]"
 SEEN_SHAPES: tuple[Shape, ...] = (

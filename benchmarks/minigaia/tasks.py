@@ -1,7 +1,7 @@
 """The tasks of MiniGAIA: random graphs of facts, the same on every machine.
 
 A fact is read in a file or on a page, found by a search, or computed from other facts. A task is
-made from a tree (shapes.py), from its leaves up. The sentences are in prompts/training/tasks.md: a
+made from a tree (shapes.py), from its leaves up. The sentences are in tasks.md: a
 fact has the same phrase in the question and in the instruction that asks for it, but the
 instruction has values in place of names. Names of held-out tasks occur in no other task.
 """
@@ -16,13 +16,13 @@ from datetime import date
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.minigaia.operations import OPERATIONS, computed
+from benchmarks.minigaia.shapes import HELD_OUT_SHAPES, SEEN_SHAPES, Tree, trees
 from orchestra.kernel.prompts import say
 from orchestra.kernel.vocabulary import Media, Modality, Task
-from orchestra.minigaia.operations import OPERATIONS, computed
-from orchestra.minigaia.shapes import HELD_OUT_SHAPES, SEEN_SHAPES, Tree, trees
 
 Split = Literal["train", "valid", "held_out"]
-WORDS = "training/tasks"
+WORDS = str(Path(__file__).with_name("tasks"))  # tasks.md
 TOOL = {
     "image": "ImageAnalysisAction",
     "audio": "ParseAudioAction",

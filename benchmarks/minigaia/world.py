@@ -17,13 +17,13 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from benchmarks.minigaia.operations import OPERATIONS
+from benchmarks.minigaia.tasks import WORDS, Fact, MiniTask, Split, compose
 from orchestra.kernel.memory import compress
 from orchestra.kernel.method import Method
 from orchestra.kernel.prompts import say
 from orchestra.kernel.vocabulary import Delegate, Evidence, State, Status, SubTask
 from orchestra.methods import tools_for
-from orchestra.minigaia.operations import OPERATIONS
-from orchestra.minigaia.tasks import WORDS, Fact, MiniTask, Split, compose
 
 ROUNDS = 8
 MODEL = "auto"  # the one backend that decisions may name

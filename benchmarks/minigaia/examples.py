@@ -1,9 +1,9 @@
 """Decision examples of MiniGAIA: what the expert decides in the states of a task.
 
-    python -m orchestra.training.world --n 2000 --seed 0 --out data/minigaia
+    python -m benchmarks.minigaia.examples --n 2000 --seed 0 --out data/minigaia
 
 writes them. The expert delegates all that the answer needs and that can be found now, and completes
-when the answer is found. minigaia/world.py says what a sub-task finds, rewards.py what any other
+when the answer is found. world.py says what a sub-task finds, reward.py what any other
 decision is worth. The prompts are those of Orchestra-o1, so a model that was trained on them is at
 work as its main agent.
 """
@@ -19,17 +19,17 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+from benchmarks.minigaia.tasks import WORDS, Split
+from benchmarks.minigaia.world import MODEL, World, new_world, world_of
 from orchestra.command.flags import OneLineParser
 from orchestra.command.programs import run_program
 from orchestra.kernel.folder import Options
 from orchestra.kernel.prompts import say
-from orchestra.kernel.vocabulary import Backend, Decision, Pool, Reply, State
+from orchestra.kernel.vocabulary import Backend, ConfigError, Pool
 from orchestra.methods import tools_for
-from orchestra.methods.main_agent import nothing_seen, read_decision
-from orchestra.methods.orchestra_o1 import OrchestraO1, read_delegation
-from orchestra.minigaia.tasks import WORDS, Split
-from orchestra.minigaia.world import MODEL, World, new_world, world_of
+from orchestra.methods.orchestra_o1 import OrchestraO1
 from orchestra.training.examples import Example, state_of, state_row, write
+from orchestra.training.rewards import parse_decision
 
 SHARE: dict[Split, float] = {"train": 0.7, "valid": 0.1, "held_out": 0.2}
 POOL = Pool((Backend(MODEL, model="", base_url="http://none"),), main=MODEL)
@@ -65,17 +65,6 @@ def expert(world: World) -> dict[str, Any]:
     }
 
 
-def parse_decision(
-    text: str, state: State, cut: bool = False, last_chance: bool = False
-) -> Decision:
-    """y_t as Orchestra-o1 reads a reply, but a task with files cannot be completed before anything
-    was seen of it. Raises ModelMistake.
-    """
-    may_complete = not nothing_seen(state)
-    reply = Reply(text, cut=cut)
-    return read_decision(read_delegation, reply, state, last_chance, may_complete)
-
-
 # ---- the examples --------------------------------------------------------------------------------
 
 
@@ -99,10 +88,11 @@ def example(world: World, split: Split, number: int) -> Example:
 
 
 def world_at(example: Example) -> World:
-    """The world that an example was made in. Raises KeyError, TypeError or ValueError if there is
-    none.
-    """
-    return world_of(example.meta["world"], state_of(example.meta["state"]))
+    """The world that an example was made in. Raises ConfigError if there is none."""
+    try:
+        return world_of(example.meta["world"], state_of(example.meta["state"]))
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError(f"example {example.id} is not one of MiniGAIA") from None
 
 
 def examples(split: Split, seed: int) -> Iterator[Example]:
@@ -125,7 +115,7 @@ def examples(split: Split, seed: int) -> Iterator[Example]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write train.jsonl, valid.jsonl and held_out.jsonl. Returns the exit code."""
     parser = OneLineParser(
-        prog="python -m orchestra.training.world",
+        prog="python -m benchmarks.minigaia.examples",
         description="Decision examples of MiniGAIA.",
     )
     flag = parser.add_argument
@@ -142,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write(file, rows)
             print(f"{file}: {len(rows)} decisions")
 
-    return run_program("training.world", work)
+    return run_program("benchmarks.minigaia.examples", work)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""MiniGAIA: tasks whose facts are known, and a world that plays the sub-agents."""
