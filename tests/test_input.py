@@ -280,7 +280,8 @@ def test_a_question_may_be_longer_than_a_name_of_a_file(words, endpoint):
 
 
 @pytest.mark.parametrize(("words", "told"), [
-    (["runs"], "no such folder"), (["replay", "RUN"], "RUN is not a run folder"), (["resume", "RUN"], "RUN is not a run folder"), (["replay"], "name a run"),
+    (["runs"], "no such folder"), (["replay", "RUN"], "RUN is not a run folder"), (["resume", "RUN"], "RUN is not a run folder"), (["replay"], "name a run"), (["replay", "--quiet"], "name a run"),
+    (["resume", "--parallel", "1", "RUN"], "RUN is not a run folder"),
     (["reprot", "RUN"], "did you mean report?"), (["Replay", "it"], "did you mean replay?"), (["hlep"], "did you mean help?"), (["evaluate-run"], "not a command"),
     (["clock.png", "What time is it?"], "clock.png is a file; the question comes first"), (["clock.png"], "clock.png is a file"),
     (["Transcribe", "tlak.mp3"], "tlak.mp3: there is no such file"), (["What city?", "gone.png"], "gone.png: there is no such file"), (["why"], "why is neither a command"),

@@ -96,8 +96,7 @@ class Command:
         if verb == "runs":
             return _list_runs(rest)
         kind = verb if verb in ("replay", "resume") else ""
-        words = _with_flag(verb, rest) if kind else self.words
-        self.args = a = flags.read(words, PROGRAM, kind)
+        self.args = a = flags.read(rest if kind else self.words, PROGRAM, kind)
         is_over = a.resume is not None and _is_over(a)
         if a.replay or is_over:
             outcome = _replay(a)
@@ -169,15 +168,6 @@ class Command:
 
 
 # ---- the words -----------------------------------------------------------------------------------
-
-
-def _with_flag(verb: str, rest: Sequence[str]) -> list[str]:
-    """`replay RUN ...` as the flag --replay RUN."""
-    if rest and rest[0] == "--help":
-        return ["--help"]
-    if not rest or rest[0].startswith("--"):
-        raise ConfigError(f"{verb}: name a run, as in {PROGRAM} {verb} runs/DIR")
-    return [f"--{verb}", *rest]
 
 
 def _list_runs(words: Sequence[str]) -> int:

@@ -276,11 +276,16 @@ def _version() -> str:
 
 def read(words: Sequence[str], program: str, verb: str = "") -> argparse.Namespace:
     """The flags, with `given`: the names of those on this command line, `set`: the options that
-    they set, and `options`. Raises ConfigError.
+    they set, and `options`. The RUN of `replay` and `resume` is as if it were --replay or --resume.
+    Raises ConfigError.
     """
     p = parser(program, verb)
     a = p.parse_intermixed_args(list(words))
     vars(a).setdefault("words", [])
+    if verb and not a.words:
+        raise ConfigError(f"{verb}: name a run, as in {program} {verb} runs/DIR")
+    if verb:
+        setattr(a, verb, Path(a.words.pop(0)))
     a.given = set(vars(a)) - {"words"}
     missing = {name: None for name in names() if name not in a.given}
     a.set = {OPTIONS[name]: vars(a)[name] for name in OPTIONS if name in a.given}
