@@ -161,7 +161,7 @@ def test_methods_whose_agents_read_text_read_it_first(method, table, endpoint):
 
 
 @pytest.mark.parametrize(("name", "content", "problem"), [
-    ("huge.csv", 65 << 20, "--file huge.csv: 65 MiB is over the limit of 64 MiB"), ("gone.csv", None, "cannot be read"), ("broken.png", b"x", "--file broken.png: not a media file"),
+    ("huge.csv", 65 << 20, "--file huge.csv: 65 MiB is over the limit of 64 MiB"), ("gone.csv", None, "cannot be read"), ("broken.png", b"x", "--file broken.png: no image can be read from it: it is damaged, or of another kind; if it is text: --file file:broken.png"), ("empty.png", b"", "--file empty.png: the file is empty"),
 ])  # fmt: skip
 def test_a_file_that_cannot_be_used_is_one_line_before_anything_is_paid(
     name, content, problem, table, endpoint
@@ -169,10 +169,10 @@ def test_a_file_that_cannot_be_used_is_one_line_before_anything_is_paid(
     if isinstance(content, int):
         with Path(name).open("wb") as file:
             file.truncate(content)
-    elif content:
+    elif content is not None:
         Path(name).write_bytes(content)
     server = endpoint(lambda request: complete("42"))
-    flag = [] if name == "broken.png" else ["--file"]
+    flag = [] if name.endswith(".png") else ["--file"]
     assert problem in line_of(called("--question", "?", *flag, name, at=server.url))
     assert server.requests == []
     Path(name).unlink(missing_ok=True)

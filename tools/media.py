@@ -105,8 +105,10 @@ def _problem(modality: Modality, path: Path, size: int, kinds: set[str]) -> str:
             f"{size >> 20} MiB is over the limit of {limit >> 20} MiB; cut or shrink it"
         )
     if not kinds:
-        why = "no picture and no sound can be read from it; without a kind it is text"
-        return f"not a media file: {why}"
+        if not size:
+            return "the file is empty"
+        why = f"no {modality} can be read from it: it is damaged, or of another kind"
+        return f"{why}; if it is text: --file file:{path}"
     if modality not in kinds:
         return f"is {' and '.join(sorted(kinds))}, not {modality}: use --file {max(kinds)}:PATH"
     suffix = path.suffix.lower()
