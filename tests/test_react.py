@@ -118,7 +118,20 @@ def test_small_models_are_offered_finish_alone_after_five_of_one_kind(sub_agent)
     z = sub_agent(A, **SMALL)
     assert z.offered == [*[[*BOTH, "finish"]] * 5, ["finish"]]
     assert say("react/messages", "repeated", times=5) in z.prompts[5]
-    assert (z.status, z.error) == ("partial", say("react/messages", "would_not_finish"))
+    assert (z.status, z.error) == (
+        "partial",
+        say("react/messages", "did_not_finish", tool="EchoAction", times=5),
+    )
+
+
+@pytest.mark.parametrize("options, count", [({}, 10), (SMALL, 6), ({"steps": 5}, 5)])
+def test_replies_without_an_action_end_the_sub_task_and_its_error_says_so(
+    options, count, sub_agent
+):
+    z = sub_agent("It is green.", **options)
+    told = f"None of the last {count} replies of the agent was usable. It was told: Your reply holds no JSON"
+    assert z.error.startswith(told) and z.error.endswith("began: 'It is green.'")
+    assert (z.status, z.answer, len(z.steps)) == ("failed", "", count)
 
 
 def test_the_last_step_leaves_only_finish(sub_agent):
@@ -225,6 +238,15 @@ def test_one_agent_answers_with_all_tools(alone):
     result = alone(CODE, finish("42"), names=("small", "large"))
     assert (result.answer, result.fallback, result.rounds) == ("42", False, 1)
     assert alone.models == ["small", "small"] and "Observation: 42" in alone.mains[1]
+
+
+@pytest.mark.parametrize("reply, state, answer", [
+    ("<think>hm</think>The answer is 42.", "fallback", "The answer is 42."), ('{"tool": "x"}', "stopped", ""),
+    (cut_off("The answer is 4"), "stopped", ""),
+])  # fmt: skip
+def test_an_answer_in_words_alone_is_the_fallback(reply, state, answer, alone):
+    result = alone(*[reply] * 9)
+    assert (result.state, result.answer, result.ending.cause) == (state, answer, "replies")
 
 
 @needs_sandbox

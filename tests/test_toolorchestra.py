@@ -157,6 +157,11 @@ def test_a_failed_expert_is_shown_and_the_fallback_skips_its_slot(run):
     assert "answer1 failed" in run.mains[2] and "no tools here" in run.mains[2]
 
 
+def test_garbage_ends_the_run_after_the_strongest_slots_have_failed(run):
+    result = run(*["hm"] * 99, work=lambda _: "")
+    assert (result.state, result.ending.cause, len(run.models)) == ("stopped", "replies", 6)
+
+
 def test_all_files_are_read_first_however_few_may_run_at_once(run, tmp_path):
     (tmp_path / "other.png").write_bytes(CLOCK.read_bytes() + b"x")
     media, texts = [CLOCK, tmp_path / "other.png"], iter(["12:34", "56:78"])

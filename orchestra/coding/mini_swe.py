@@ -39,7 +39,14 @@ from orchestra.kernel.prompts import (
 )
 from orchestra.kernel.tool import Environment
 from orchestra.kernel.vocabulary import INVALID, Messages, Result, Step, ToolError
-from orchestra.methods.react import Unreported, has_few_steps, summarized
+from orchestra.methods.react import (
+    MOST_UNUSABLE,
+    Unreported,
+    has_few_steps,
+    out_of_steps,
+    summarized,
+    unusable,
+)
 from orchestra.tools import execution, sandbox
 
 MARKER = "TASK_COMPLETE"  # the first line of the last command's output; the rest is the report
@@ -89,10 +96,12 @@ def _work(shell: Shell, job: Job) -> Result:
             report = _report(step)
             if report is not None:
                 return job.result("done", report or step.memory, "")
+            if len(unusable(job)) == MOST_UNUSABLE:
+                break
     except FAILURES as failure:
         error = say(PROMPTS, "stopped", reason=str(failure))
         raise Unreported(error, failure.cause) from failure
-    raise Unreported(say(PROMPTS, "out_of_steps", steps=job.steps), "steps")
+    raise out_of_steps(job)
 
 
 def _next_step(shell: Shell, job: Job) -> Step:

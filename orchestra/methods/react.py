@@ -10,6 +10,7 @@ Differences from the paper / the released code
 3. A call that opens the same file with the same parameters again gets the observation of the first.
 4. An endpoint that fails or an empty purse ends this sub-task alone, as a Result with the reason.
 5. A sub-agent that ends without `finish` is asked for a summary of its trace (summary.py).
+6. Ten unusable replies in a row end a sub-task.
 
 That five steps of one kind are enough is a sentence of the prompt, as in the paper, and what the
 sub-agent reports is taken as it is. The rules that models of few parameters need are in
@@ -63,6 +64,7 @@ STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
 REPORT = ("result", "status", "summary")  # the parameters of `finish`
 LIKE_PATTERNS = 5  # of one kind are enough
 WARNED_PART = 5  # the warning comes in the last fifth of the steps
+MOST_UNUSABLE = 10  # replies in a row
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,15 @@ class Action:
 
 class Unreported(Exception):
     """A sub-agent has ended without a report: `error` says why to models, `cause` to people. It is
-    raised from the failure that ended the sub-agent, if there is one.
+    raised from the failure that ended the sub-agent, if there is one. `answer`: what it wrote in
+    place of a report.
     """
 
-    def __init__(self, error: str, cause: str) -> None:
+    def __init__(self, error: str, cause: str, answer: str = "") -> None:
         super().__init__(error)
         self.error = error
         self.cause = cause
+        self.answer = answer
 
 
 class React:
@@ -124,13 +128,19 @@ class React:
                 job.note(act(job, action))  # o
                 if action.name == FINISH and not action.mistake:
                     return self.finished(job, action)
-                if offer.must_finish:
-                    break
+                if offer.must_finish or len(unusable(job)) == MOST_UNUSABLE:
+                    raise self.unfinished(job, reply)
         except (EndpointError, BudgetExceeded) as failure:
             raise self.stopped(failure) from failure
-        if steps_left(job):
-            raise Unreported(say(PROMPTS, "would_not_finish"), "steps")
-        raise Unreported(say(PROMPTS, "out_of_steps", steps=job.steps), "steps")
+        raise out_of_steps(job)
+
+    def unfinished(self, job: Job, reply: Reply) -> Unreported:
+        """What the loop ends with if no step was left, or its last `reply` should have finished."""
+        calls = [step for step in job.trace if step.action not in (INVALID, FINISH)]
+        if not steps_left(job) or len(unusable(job)) >= LIKE_PATTERNS or not calls:
+            return out_of_steps(job)
+        about = {"tool": calls[-1].action, "times": like_patterns(calls)}
+        return Unreported(say(PROMPTS, "did_not_finish", **about), "steps")
 
     def stopped(self, failure: EndpointError | BudgetExceeded) -> Exception:
         """What a failure of an endpoint or an empty purse ends the loop with."""
@@ -326,6 +336,20 @@ def status_of(report: Mapping[str, Any]) -> Status:
 # ---- what the steps say about the next one -------------------------------------------------------
 
 
+def unusable(job: Job) -> list[Step]:
+    """The replies since the last usable one, the newest first."""
+    return list(takewhile(lambda step: step.action == INVALID, reversed(job.trace)))
+
+
+def out_of_steps(job: Job) -> Unreported:
+    """What ends a sub-agent that has no step left, or none that would help."""
+    replies = unusable(job)
+    if len(replies) >= LIKE_PATTERNS:
+        about = {"count": len(replies), "mistake": replies[0].observation}
+        return Unreported(say(PROMPTS, "unusable", **about), "replies")
+    return Unreported(say(PROMPTS, "out_of_steps", steps=job.steps), "steps")
+
+
 def steps_left(job: Job) -> int:
     """The next step included."""
     return job.steps - len(job.trace)
@@ -388,7 +412,8 @@ def summarized(agent: Agent, further: Callable[[Job], Question] | None = None) -
             purse.limit_usd = share_usd
             z = job.unreported(end.error, end.cause)
             text = summary.ask(job, end.__cause__, further)
-            return replace(z, summary=text or z.summary, cost_usd=purse.spent_usd)
+            z = replace(z, answer=end.answer, summary=text or z.summary)
+            return replace(z, cost_usd=purse.spent_usd)
         finally:
             purse.limit_usd = share_usd
 

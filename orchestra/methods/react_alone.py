@@ -7,6 +7,8 @@ It has the rules of react_careful.py, and three more, because nobody reads its r
    another call succeeds; for good after three such calls. Without rules 3 and 4 the 1.5B model of
    fixtures/ sent one search five times and opened none of three files.
 5. An empty result is refused, and an endpoint that fails ends the run, which can be resumed.
+6. A model that answers in words, and gives no action for that, is not done; but its last reply is
+   the fallback answer.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from orchestra.kernel.folder import Options
 from orchestra.kernel.job import Job
 from orchestra.kernel.method import Ask, Method
 from orchestra.kernel.placing import in_program
-from orchestra.kernel.prompts import named, say
+from orchestra.kernel.prompts import after_thinking, named, say
 from orchestra.kernel.tool import Tool
 from orchestra.kernel.vocabulary import (
     FINISH,
@@ -28,6 +30,7 @@ from orchestra.kernel.vocabulary import (
     EndpointError,
     ModelMistake,
     Pool,
+    Reply,
     RunEndpointError,
     State,
     SubTask,
@@ -37,6 +40,7 @@ from orchestra.methods.react import (
     PROMPTS,
     Action,
     Offer,
+    Unreported,
     has_few_steps,
     is_refused_report,
     like_patterns,
@@ -62,6 +66,12 @@ class SingleReact(CarefulReact):
         if isinstance(failure, EndpointError) and failure.cause != "context":
             return RunEndpointError(str(failure), failure.status)
         return super().stopped(failure)
+
+    def unfinished(self, job: Job, reply: Reply) -> Unreported:
+        end = super().unfinished(job, reply)
+        if end.cause == "replies" and not reply.cut and "{" not in reply.text:
+            end.answer = after_thinking(reply.text).strip()
+        return end
 
     def offer(self, job: Job) -> Offer:
         offer = super().offer(job)
