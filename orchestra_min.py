@@ -226,6 +226,7 @@ class Run:
     def solve(self) -> Outcome:
         """Algorithm 1. Raises EndpointError if the main agent's endpoint fails."""
         t = 0
+        unusable = ""  # why the program took the last decision
         try:
             for t in self.round_numbers():
                 y_t = self.decide(t)  # Eq. 1-3
@@ -234,12 +235,18 @@ class Run:
                 z_t = self.carry_out(t, y_t)  # Eq. 5-21
                 if z_t and (y_t.final or (y_t.answers and z_t[-1].answer)):
                     return self.outcome_of(t, y_t, z_t[-1])
+                unusable = y_t.fallback
             why = f"no round was left: --rounds {self.rounds}"
-            return self.last_chance(t, "rounds", why)
+            if unusable:
+                why = f"{why}; the main agent's last reply was unusable: {unusable}"
+            return self.last_chance(t, "replies" if unusable else "rounds", why)
         except NothingAffordable as error:
             return self.last_chance(t, "budget", str(error))
-        except ModelMistake:
-            why = f"the main agent's replies could not be read in {DECISION_ATTEMPTS} attempts"
+        except ModelMistake as mistake:
+            why = (
+                f"none of {DECISION_ATTEMPTS} replies of the main agent was usable; it "
+                f"was told: {explained(mistake)}"
+            )
             return self.fallback(t, "replies", why)
         except BudgetExceeded as error:
             return self.fallback(t, "budget", str(error))
@@ -264,9 +271,7 @@ class Run:
         if z.status == "done" and answer and not y_t.fallback:
             return self.outcome(answer, t, Ending("answered"))
         if y_t.fallback:
-            why = (
-                "the main agent's replies could not be read; the last sub-task answered"
-            )
+            why = "no reply of the main agent was usable, so the program chose the last sub-task"
             return self.fallback(t, "replies", why, answer)
         why = z.error or "the agent finished without an answer"
         if z.answer and not z.error:

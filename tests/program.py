@@ -90,10 +90,12 @@ def cut_end(folder: str | Path) -> None:
 
 
 def line_of(done: Done, code: int = 2) -> str:
-    """The last line on standard error of a command that failed; progress may be before it."""
+    """The last line on standard error of a command that failed, without the indented next steps;
+    progress may be before it.
+    """
     assert (done.returncode, done.stdout) == (code, ""), (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
-    return done.stderr.splitlines()[-1]
+    return [line for line in done.stderr.splitlines() if line[:1] != " "][-1]
 
 
 def content(events: Iterable[Event]) -> list[Event]:

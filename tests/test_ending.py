@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.command.way_on import stored_command
-from orchestra.kernel.folder import read_events
+from orchestra.command.way_on import again_as_stored
+from orchestra.kernel.folder import read_events, read_manifest
 from orchestra.kernel.vocabulary import Price
 from orchestra.report.run_data import outcome_row, read
 from orchestra.report.totals import Totals, summary, totals_in
@@ -114,14 +115,43 @@ def test_a_budget_that_is_too_small_says_how_much_is_needed(method, endpoint, tm
     assert server.requests != []
 
 
-def test_a_run_without_a_round_left_prints_how_to_go_on_with_more(endpoint, tmp_path):
-    pool_file(tmp_path, endpoint(finding).url, small=(1, 2))
+def steps_of(text):
+    """The next steps that the terminal or `runs` prints: the command of each purpose."""
+    return dict(re.findall(r"^ +(\w.*?): ((?:OPENAI_BASE_URL=\S+ )?\S.* \w+ .*)$", text, re.M))
+
+
+def pasted(command, at):
+    words = shlex.split(command)
+    return called(
+        *words[next(n for n, w in enumerate(words) if w in ("resume", "report")) :], at=at
+    )
+
+
+def test_a_run_without_a_round_left_goes_on_with_more_and_keeps_what_was_paid(endpoint, tmp_path):
+    server = endpoint(lambda r: complete("42") if "2 of 2" in last_text(r) else finding(r))
+    pool_file(tmp_path, server.url, small=(1, 2))
     flags = "--backends", "pool.toml", "--rounds", "1", "--out", "run"
-    line = called("?", *flags).stderr.splitlines()[-1]
-    more = f"resume run --backends {Path('pool.toml').absolute()} --from-round 1 --reuse run --rounds 2"
-    assert line.startswith("with twice as much in all, ") and line.endswith(more)
-    line = called("runs", "run").stdout.splitlines()[-1]
-    assert line == "    why: no round was left: --rounds 1"
+    told = steps_of(called("?", *flags).stderr)
+    listed = steps_of(called("runs", "run").stdout)
+    purposes = {"for more rounds, those so far are kept", "to see what happened"}
+    assert told.keys() == listed.keys() - {"why"} == purposes
+    for steps in (told, listed):
+        made = len(server.requests)
+        done = pasted(steps["for more rounds, those so far are kept"], "http://127.0.0.1:9")
+        assert (done.returncode, done.stdout, len(server.requests)) == (0, "42\n", made + 1)
+    assert pasted(told["to see what happened"], "").returncode == 0
+
+
+@pytest.mark.parametrize("method", ["orchestra-o1", "react"])
+def test_the_budget_that_is_printed_covers_the_call_that_the_smaller_one_did_not(
+    method, endpoint, tmp_path
+):
+    server = endpoint(any_method)
+    pool_file(tmp_path, server.url, small=(1, 2))
+    flags = "--backends", "pool.toml", "--method", method, "--out", "run", "--budget", "0.0001"
+    done = called("?", *flags)
+    assert server.requests == []
+    assert pasted(steps_of(done.stderr)["with a larger budget"], "").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -139,7 +169,8 @@ def test_a_run_from_someone_else_does_not_say_where_to_send_a_key(url, file, tol
     row["pool"]["backend"][0]["base_url"] = url
     row |= {"pool_file": file.format(run=tmp_path / "run")} if file else {}
     (tmp_path / "run/run.json").write_text(json.dumps(row))
-    command = stored_command(tmp_path / "run")
+    run = tmp_path / "run"
+    command = again_as_stored(run, read_manifest(run)).command()
     assert command.startswith(told) and command.endswith(f" resume {tmp_path}/run")
     assert ("evil" in command, "pool.toml" in command) == (False, False)
 

@@ -72,7 +72,7 @@ def test_during_a_call(signals, held, tmp_path):
     with start(tmp_path, *RUN, at=held.url, **heed_hup) as process:
         assert held.arrived.wait(30)
         printed, told = ended(process, *signals)
-    assert printed == "" and "interrupted; continue with: " in told
+    assert printed == "" and "interrupted\n  to continue: " in told
 
 
 def test_a_spinner_is_gone_before_the_last_words(held, tmp_path):
@@ -88,14 +88,14 @@ def test_a_spinner_is_gone_before_the_last_words(held, tmp_path):
             while True:
                 shown += os.read(terminal, 1 << 16)
     os.close(terminal)
-    assert re.search(rb"decides.*\x1b\[2K\S+: interrupted; continue with: [^\x1b]*$", shown, re.S)
+    assert re.search(rb"decides.*\x1b\[2K\S+: interrupted\r\n  to continue: [^\x1b]*$", shown, re.S)
 
 
 def test_while_a_call_waits_for_its_next_attempt(endpoint, tmp_path):
     server = endpoint(lambda request: Raw(429, {}, retry_after="60"))
     with start(tmp_path, *RUN, at=server.url) as process:
         assert any("the next attempt is in 60 s" in line for line in process.stderr)
-        assert "continue with: " in ended(process, INT)[1]
+        assert "  to continue: " in ended(process, INT)[1]
 
 
 def test_while_the_users_python_runs(tmp_path):

@@ -97,7 +97,7 @@ def test_too_few_file_descriptors_are_no_traceback(files, endpoint, tmp_path):
     flags = "--model", "m", "--parallel", 16, "--rounds", 1
     done = program(tmp_path, "?", *flags, at=server.url, preexec_fn=limit)
     assert done.returncode in (0, 1, 2, 4) and "Traceback" not in done.stderr
-    assert done.returncode < 2 or "Too many open files" in done.stderr.splitlines()[-1]
+    assert done.returncode < 2 or "Too many open files" in done.stderr
 
 
 # ---- secrets -------------------------------------------------------------------------------------

@@ -157,9 +157,10 @@ def test_a_failed_expert_is_shown_and_the_fallback_skips_its_slot(run):
     assert "answer1 failed" in run.mains[2] and "no tools here" in run.mains[2]
 
 
-def test_garbage_ends_the_run_after_the_strongest_slots_have_failed(run):
-    result = run(*["hm"] * 99, work=lambda _: "")
-    assert (result.state, result.ending.cause, len(run.models)) == ("stopped", "replies", 6)
+def test_garbage_to_the_last_round_is_named_as_the_cause(run):
+    result = run(*["hm"] * 99, work=lambda _: "", rounds=3)
+    assert (result.state, result.ending.cause) == ("stopped", "replies")
+    assert "unusable: It holds no tool call" in result.ending.why
 
 
 def test_all_files_are_read_first_however_few_may_run_at_once(run, tmp_path):

@@ -25,10 +25,10 @@ import orchestra_min
 from orchestra.command import flags, outside, terminal
 from orchestra.command.flags import TO_A_REPLAY
 from orchestra.command.terminal import PROGRAM, interruption, put, tell
-from orchestra.kernel.folder import Manifest, read_events, read_manifest
+from orchestra.kernel.folder import Ending, Manifest, read_events, read_manifest
 from orchestra.kernel.tape import Cancelled, Failure, TapeMiss, exchanges
 from orchestra.kernel.vocabulary import ConfigError, EndpointError
-from orchestra_min import Outcome
+from orchestra_min import Outcome, ending_of
 
 if TYPE_CHECKING:
     from orchestra.command.redact import Redact
@@ -61,8 +61,9 @@ def main(words: Sequence[str]) -> int:
     except Exception as error:  # a bug, here or in the user's Python
         if isinstance(error, RuntimeError) and "start new thread" in str(error):
             return command.stopped(error)
-        error.add_note(command.way_on())
-        command.put_row(error)
+        row = command.put_row(error)
+        lines = command.next_steps(command.folder, ending_of(error), row["rounds"])
+        error.add_note("\n".join(lines))
         raise
 
 
@@ -111,10 +112,8 @@ class Command:
             with _damage_is_one_line(a):
                 outcome = record(a, self.began)
         terminal.report(outcome, a, self.redact)
-        if not a.quiet and outcome.state != "answered":
-            from orchestra.command.way_on import with_more
-
-            for line in with_more(outcome):
+        if not a.quiet:
+            for line in self.next_steps(outcome.run, outcome.ending, outcome.rounds):
                 tell(line)
         if is_over and not a.quiet:
             tell("nothing was missing: the run had ended")
@@ -128,7 +127,7 @@ class Command:
 
     def stopped(self, error: BaseException) -> int:
         """Print what ended the command, and how to go on. Returns the exit code."""
-        from orchestra.command.way_on import advice_on, command
+        from orchestra.command.way_on import advice_on
 
         interruption.is_told = isinstance(error, Cancelled)
         row = self.put_row(error)
@@ -136,14 +135,14 @@ class Command:
         is_final = isinstance(error, ConfigError | TapeMiss)  # another try ends alike
         if row["calls"] and not (is_quiet or is_final):
             tell(f"{terminal.figures(row)}, {self.folder}")
-        way_on = "" if is_final else self.way_on()
         if isinstance(error, EndpointError) and not (self.args and self.args.replay):
             row["why"] = f"{row['why'].rstrip('.')}; {advice_on(error)}"
         kept = "\n" if isinstance(error, TapeMiss) else ""  # the lines that differ
         line = terminal.printable(self.redact(row["why"]), kept)
-        if way_on and isinstance(error, EndpointError) and not is_quiet:
-            tell(f"to see this run: {command(['report', self.folder])}")
-        tell(f"{PROGRAM}: {line}{way_on and f'; {way_on}'}")
+        tell(f"{PROGRAM}: {line}")
+        if not (is_quiet or is_final):
+            for line in self.next_steps(self.folder, ending_of(error), row["rounds"]):
+                tell(line)
         return flags.exit_code(error)
 
     def put_row(self, error: BaseException) -> dict[str, Any]:
@@ -156,15 +155,19 @@ class Command:
                 put(self.redact(json.dumps(row)))
         return row
 
-    def way_on(self) -> str:
-        """How to continue the run; "" if there is none."""
-        if self.args is None or self.folder is None:
-            return ""
-        if not os.path.lexists(self.folder / "run.json"):
-            return ""
-        from orchestra.command.way_on import resume_command
+    def next_steps(
+        self, run: Path | None, ending: Ending, rounds: int | None
+    ) -> list[str]:
+        """What to do about a run that has ended early, indented."""
+        if self.args is None or run is None or ending.state == "answered":
+            return []
+        if not os.path.lexists(run / "run.json"):
+            return []
+        from orchestra.command.way_on import again, next_steps
 
-        return f"continue with: {resume_command(self.folder, self.args)}"
+        how = again(run, self.args)
+        lines = next_steps(how, read_manifest(run), ending, rounds or 0)
+        return [f"  {line}" for line in lines]
 
 
 # ---- the words -----------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from typing import Any
 from orchestra.command.folders import DEPTH, runs_in
 from orchestra.command.outside import check_run, damage_is_one_line
 from orchestra.command.terminal import printable, put, tell
-from orchestra.command.way_on import stored_command
+from orchestra.command.way_on import again_as_stored, next_steps
+from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.vocabulary import ConfigError
 
 LISTED = "run method state cost_usd date answer question"
@@ -54,7 +55,9 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 def _row_of(run: Path) -> dict[str, Any]:
     from orchestra.report.totals import summary
 
+    stored = read_manifest(run)
     seen = summary(run)
+    how = again_as_stored(run, stored)
     date = time.strftime("%Y-%m-%d %H:%M", time.localtime(seen.date_s))
     return {
         "method": seen.method,
@@ -64,6 +67,7 @@ def _row_of(run: Path) -> dict[str, Any]:
         "cost_usd": seen.totals.cost_usd,
         "date": date,
         "question": seen.question,
+        "next": list(next_steps(how, stored, seen.ending, seen.rounds)),
     }
 
 
@@ -88,9 +92,7 @@ def table_with_why(columns: str, rows: Sequence[Mapping[str, Any]]) -> str:
         shown.append(line)
         if row["why"] not in ("", row["state"]):
             shown.append(f"    why: {printable(' '.join(str(row['why']).split()))}")
-        if row["state"] == "interrupted":
-            way_on = stored_command(Path(row["folder"]))
-            shown.append(f"    continue with: {printable(way_on)}")
+        shown += [f"    {printable(line)}" for line in row.get("next", ())]
     return "\n".join(shown)
 
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orchestra_min
 from orchestra.command.terminal import KEYS, PROGRAM
 from orchestra.kernel.attempts import REFUSED_MEDIA
-from orchestra.kernel.folder import read_manifest
+from orchestra.kernel.folder import Ending, Manifest, Options, read_manifest
 from orchestra.kernel.vocabulary import EndpointError
-from orchestra_min import Outcome, ending_of
+from orchestra.methods import METHOD
+from orchestra_min import ending_of
 
 ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
     0: "is the server running, and is its address right (most end in /v1)?",
@@ -28,6 +32,7 @@ ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
     429: "--option patience_s=S waits longer",
 }
 SCRIPT = Path(orchestra_min.__file__)
+NEEDED = re.compile(r"needs USD (\d+\.\d+)")  # of a budget that is exhausted
 
 
 def advice_on(error: EndpointError) -> str:
@@ -35,81 +40,105 @@ def advice_on(error: EndpointError) -> str:
     if "timed out" in str(error):
         return "--timeout waits longer"
     if REFUSED_MEDIA.search(str(error)):
-        return "name another engine in [engines] of the pool file, and start again with --reuse"
+        return "a library can read pictures and sound in its place (docs/models.md)"
     return ADVICE.get(error.status, "see the endpoint's log")
 
 
-def resume_command(folder: Path, a: argparse.Namespace) -> str:
-    """The command with each permission that a resume needs again."""
-    words = ["resume", str(folder.absolute())]
-    for flag, path in (("--backends", a.backends), ("--workdir", a.workdir)):
-        words += [flag, str(path.absolute())] if path else []
-    reused = [*a.reuse]
-    if (
-        a.resume and a.resume.absolute() != folder.absolute()
-    ):  # a fork may reuse its run
-        is_reused = a.resume.resolve().name in read_manifest(folder).more.get(
-            "reuse", ()
-        )
-        reused = [a.resume, *reused] if is_reused else reused
-    if reused:
-        words += ["--reuse", ",".join(str(run.absolute()) for run in reused)]
-    for flag, name in (("--method", a.method), ("--agent", a.agent)):
-        words += [flag, _absolute(name)] if ":" in (name or "") else []
-    for tool in a.tools or ():
-        words += ["--tools", _absolute(tool)]
-    for flag, values in (("--mcp", a.mcp), ("--allow-host", a.allow_host)):
-        for value in values or ():
-            words += [flag, value]
-    words += ["--unsafe-code"] if a.unsafe_code else []
-    return command(words)
-
-
-def stored_command(run: Path, *more: object) -> str:
-    """The command that resumes a run, as far as its run.json says what it needs; `more`: further
-    words. The folder may come from someone else: no pool file in it is named, and no endpoint but
-    one of this machine.
+class Again(NamedTuple):
+    """What resumes a run: the folder, the flags that a resume needs again, and OPENAI_BASE_URL, if
+    that is part of it.
     """
-    stored = read_manifest(run)
-    words = ["resume", run]
+
+    run: Path
+    flags: Sequence[object] = ()
+    url: str = ""
+
+    def command(self, *more: object) -> str:
+        """The command, with further words."""
+        where = f"OPENAI_BASE_URL={shlex.quote(self.url)} " if self.url else ""
+        return where + command(["resume", self.run, *self.flags, *more])
+
+
+def again(folder: Path, a: argparse.Namespace) -> Again:
+    """What resumes the run of this command line: with each permission that a resume needs again."""
+    flags: list[object] = []
+    for flag, path in (("--backends", a.backends), ("--workdir", a.workdir)):
+        flags += [flag, path] if path else []
+    reused = [run for run in a.reuse if run != a.resume]
+    if a.resume and a.resume.absolute() != folder.absolute():
+        # A fork may reuse its run
+        names = read_manifest(folder).more.get("reuse", ())
+        reused = [a.resume, *reused] if a.resume.resolve().name in names else reused
+    if reused:
+        flags += ["--reuse", ",".join(map(str, reused))]
+    for flag, name in (("--method", a.method), ("--agent", a.agent)):
+        flags += [flag, name] if ":" in (name or "") else []
+    for flag, values in (
+        ("--tools", a.tools),
+        ("--mcp", a.mcp),
+        ("--allow-host", a.allow_host),
+    ):
+        for value in values or ():
+            flags += [flag, value]
+    flags += ["--unsafe-code"] if a.unsafe_code else []
+    url = "" if a.backends else os.environ.get("OPENAI_BASE_URL", "").strip()
+    return Again(folder, flags, url)
+
+
+def again_as_stored(run: Path, stored: Manifest) -> Again:
+    """The same, as far as run.json says it. The folder may come from someone else: no pool file in
+    it is named, no program, and no endpoint but one of this machine.
+    """
     file = Path(str(stored.more.get("pool_file", "")))
-    url = stored.pool[stored.pool.main].base_url
     if file.is_absolute():
         is_theirs = file.resolve().is_relative_to(run.resolve())
-        pool = () if is_theirs else ("--backends", file)
-        return command([*words, *pool, *more])
+        return Again(run, () if is_theirs else ("--backends", file))
+    url = stored.pool[stored.pool.main].base_url
     is_here = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
-    where = f"OPENAI_BASE_URL={shlex.quote(url)} " if is_here else ""
-    return f"{where}{command([*words, *more])}"
+    return Again(run, url=url if is_here else "")
 
 
-def with_more(outcome: Outcome) -> Iterator[str]:
-    """What may help a run that ended early."""
-    options = read_manifest(outcome.run).options
-    twice = {
-        "rounds": ("--rounds", 2 * max(options.rounds or outcome.rounds, 1)),
-        "budget": ("--budget", f"{2 * (options.budget_usd or 0.0):g}"),
-    }
-    cause = outcome.ending.cause
-    if cause in twice:
-        fork = "--from-round", 1, "--reuse", outcome.run, *twice[cause]
-        told = "with twice as much in all, reusing the calls that stay equal"
-        yield f"{told}: {stored_command(outcome.run, *fork)}"
-    if cause == "replies":
-        small = "--method orchestra-o1 --prompts small, or --method react"
-        yield f"a small model may do better with {small}"
+def next_steps(
+    run: Again, stored: Manifest, ending: Ending, rounds: int
+) -> Iterator[str]:
+    """What to do about a run that has ended early, each as `purpose: command`."""
+    if ending.state in ("answered", "running"):
+        return
+    options = stored.options
+    if REFUSED_MEDIA.search(ending.why):
+        file = f"{run.command('--from-round', 1)} --backends FILE"
+        yield f'with [engines] image = {{ engine = "local" }} in a pool file: {file}'
+    elif not ending.finished:
+        yield f"to continue: {run.command()}"
+    if "status 404" in ending.why:
+        yield f"with another model: {run.command('--from-round', 1)} --model NAME"
+    fork = partial(run.command, "--from-round")
+    if ending.cause == "rounds":
+        more = fork(rounds + 1, "--rounds", 2 * (options.rounds or rounds))
+        yield f"for more rounds, those so far are kept: {more}"
+    if ending.cause == "steps":
+        yield f"for more steps: {fork(1, '--steps', 2 * options.steps)}"
+    if ending.cause == "budget" and options.budget_usd is not None:
+        larger = fork(max(rounds, 1), "--budget", _larger(options, ending))
+        yield f"with a larger budget: {larger}"
+    is_paper = (options.method or METHOD) == METHOD and "prompts" not in options.more
+    if ending.cause == "replies" and is_paper:
+        yield f"with prompts for small models: {fork(1, '--prompts', 'small')}"
+    yield f"to see what happened: {command(['report', run.run])}"
+
+
+def _larger(options: Options, ending: Ending) -> str:
+    """Twice the budget, or more where the next call needs more."""
+    budget_usd = options.budget_usd or 0.0
+    needed = NEEDED.search(ending.why)
+    next_usd = float(needed[1]) if needed else 0.0
+    return f"{max(2 * budget_usd, budget_usd + 4 * next_usd):.2g}"
 
 
 def command(words: Iterable[object]) -> str:
     """A command of this program that can be copied."""
     program = [PROGRAM] if shutil.which(PROGRAM) else [sys.executable, str(SCRIPT)]
     return shlex.join([*program, *map(str, words)])
-
-
-def _absolute(spec: str) -> str:
-    """FILE.py:NAME with the whole path; package.module:NAME as it is."""
-    where, _, name = spec.rpartition(":")
-    return f"{Path(where).absolute()}:{name}" if where.endswith(".py") else spec
 
 
 def row_of_error(error: BaseException, run: Path | None) -> dict[str, Any]:

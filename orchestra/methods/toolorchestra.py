@@ -14,7 +14,7 @@ Differences from the paper / the released code
 4. After the first unusable reply of a turn the model reads the error; after the second, and after
    the last turn, the strongest answer slot answers with the context so far, as a fallback. As in
    the training, the model is not told that a turn is the last. A slot whose backend has failed to
-   answer is skipped; if all have, the run ends with the next fallback.
+   answer is skipped if there is another.
 5. Files, which the paper does not have, are read in the first turn; the context has their text.
    This turn counts: with --rounds 1 the strongest slot answers at once.
 6. If a reply has several calls, the first usable one is made.
@@ -230,20 +230,16 @@ class ToolOrchestra(Method):
             return self.strongest_answer(state, explained(error))
 
     def strongest_answer(self, state: State, why: str) -> Delegate:
-        """The first answer slot whose backend has not failed to answer, as a fallback; if all have,
-        the first one, for the last time.
-        """
+        """The first answer slot whose backend has not failed to answer, as a fallback."""
         failed = {h.backend for h in state.history if kind_of(h.id) == "answer"}
         slots = SLOTS["answer"]
-        left = [slot for slot in slots if self.backend_of(slot) not in failed]
-        return self.expert(state, ToolCall("answer", (left or slots)[0]), why, not left)
+        slot = next(
+            (slot for slot in slots if self.backend_of(slot) not in failed), slots[0]
+        )
+        return self.expert(state, ToolCall("answer", slot), why)
 
-    def expert(
-        self, state: State, call: ToolCall, fallback: str = "", is_last: bool = False
-    ) -> Delegate:
-        """The sub-task of a tool call. `fallback`: why the program made the call; `is_last`: the
-        run ends with it.
-        """
+    def expert(self, state: State, call: ToolCall, fallback: str = "") -> Delegate:
+        """The sub-task of a tool call. `fallback`: why the program made the call."""
         before = [h for h in state.history if kind_of(h.id) == call.tool]
         is_answer = call.tool == "answer"
         u = SubTask(
@@ -255,11 +251,7 @@ class ToolOrchestra(Method):
             agent=call.tool,
         )
         return Delegate(
-            (u,),
-            whole_graph=is_answer,
-            answers=is_answer,
-            final=is_last,
-            fallback=fallback,
+            (u,), whole_graph=is_answer, answers=is_answer, fallback=fallback
         )
 
     def backend_of(self, slot: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestra.command import outside
 from orchestra.command.outside import damage_is_one_line
-from orchestra.command.way_on import stored_command
+from orchestra.command.way_on import again_as_stored, next_steps
 from orchestra.kernel.folder import Event, Manifest, read_manifest, sha256_of
 from orchestra.kernel.tape import Exchange, Failure, exchanges
 from orchestra.kernel.vocabulary import ConfigError
@@ -78,7 +78,7 @@ def data_of(run: Recorded, media: Path | None = None) -> Row:
             **_began(run.events),
             **_equations(run.folder),
             "diff": _changes(run.folder),
-            "resume": stored_command(run.folder),
+            "next": _next_steps(run),
         }
     shown = [media_row(run.folder, *m, media) for m in run.manifest.media]
     return {"run": row, "media": shown, "texts": list(texts)}
@@ -91,6 +91,13 @@ def _began(events: Sequence[Event]) -> Row:
             began_s = event["timing"].get("at_s")
             return {"began_s": began_s, "parallel": event["options"]["parallel"]}
     return {"began_s": None, "parallel": 1}
+
+
+def _next_steps(run: Recorded) -> list[str]:
+    """What to do about a run that has ended early, but for looking at this page."""
+    how = again_as_stored(run.folder, run.manifest)
+    lines = next_steps(how, run.manifest, run.summary.ending, run.summary.rounds)
+    return [line for line in lines if " report " not in line]
 
 
 def outcome_row(run: Recorded) -> Row:
