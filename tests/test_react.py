@@ -120,7 +120,7 @@ def test_small_models_are_offered_finish_alone_after_five_of_one_kind(sub_agent)
     assert say("react/messages", "repeated", times=5) in z.prompts[5]
     assert (z.status, z.error) == (
         "partial",
-        say("react/messages", "did_not_finish", tool="EchoAction", times=5),
+        say("react/messages", "did_not_finish", tool="EchoAction", times=6),
     )
 
 

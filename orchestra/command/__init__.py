@@ -89,6 +89,7 @@ class Command:
         self.args: argparse.Namespace | None = None
         self.folder: Path | None = None  # of the run, once it may begin
         self.redact: terminal.Text = str
+        self.served: list[str] = []  # by the endpoint, if it refused a model
 
     def run(self) -> int:
         """Returns the exit code."""
@@ -127,7 +128,7 @@ class Command:
 
     def stopped(self, error: BaseException) -> int:
         """Print what ended the command, and how to go on. Returns the exit code."""
-        from orchestra.command.way_on import advice_on
+        from orchestra.command.way_on import advice_on, failed_backend, models_at
 
         interruption.is_told = isinstance(error, Cancelled)
         row = self.put_row(error)
@@ -136,7 +137,10 @@ class Command:
         if row["calls"] and not (is_quiet or is_final):
             tell(f"{terminal.figures(row)}, {self.folder}")
         if isinstance(error, EndpointError) and not (self.args and self.args.replay):
-            row["why"] = f"{row['why'].rstrip('.')}; {advice_on(error)}"
+            failed = failed_backend(error, self.folder)
+            self.served = models_at(failed) if error.status == 404 else []
+            advice = advice_on(error, failed, self.served)
+            row["why"] = f"{row['why'].rstrip('.')}; {advice}"
         kept = "\n" if isinstance(error, TapeMiss) else ""  # the lines that differ
         line = terminal.printable(self.redact(row["why"]), kept)
         tell(f"{PROGRAM}: {line}")
@@ -166,7 +170,8 @@ class Command:
         from orchestra.command.way_on import again, next_steps
 
         how = again(run, self.args)
-        lines = next_steps(how, read_manifest(run), ending, rounds or 0)
+        stored = read_manifest(run)
+        lines = next_steps(how, stored, ending, rounds or 0, *self.served[:1])
         return [f"  {line}" for line in lines]
 
 

@@ -318,6 +318,8 @@ def _check_together(a: argparse.Namespace) -> None:
     allowed = TO_A_REPLAY if a.replay else TO_A_RESUME
     fixed = {"question", "file"} if is_fork else a.given - set(allowed)
     for name in sorted(fixed & a.given):
-        raise ConfigError(
-            f"--{name.replace('_', '-')}: is stored in {folder}; leave it out"
-        )
+        advice = "leave it out"
+        if a.resume and name not in ("question", "file", "out"):
+            advice = "a new run from it can change it: add --from-round 1"
+        flag = f"--{name.replace('_', '-')}"
+        raise ConfigError(f"{flag}: is stored in {folder}; {advice}")

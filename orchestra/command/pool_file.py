@@ -20,6 +20,7 @@ import requests
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestra.command.redact import Redact
+from orchestra.kernel.attempts import Problem, attempt
 from orchestra.kernel.folder import pool_of
 from orchestra.kernel.http import NoAnswer, deliver
 from orchestra.kernel.vocabulary import Backend, ConfigError, EndpointError, Pool
@@ -113,7 +114,10 @@ def load(path: Path) -> Pool:
         text = path.read_text(encoding="utf-8-sig")
         return pool_from(tomllib.loads(text))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); see {SHIPPED}") from None
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"{path}: cannot be read ({why}); an example: {SHIPPED}"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     except Invalid as error:
@@ -188,6 +192,11 @@ def _line(text: str, loc: Loc) -> int:
 
 
 def choose(file: Path | None, model: str | None = None) -> Pool:
+    """As the command line does: `named`, then `with_models`. Raises ConfigError, EndpointError."""
+    return with_models(named(file, model))
+
+
+def named(file: Path | None, model: str | None = None) -> Pool:
     """The pool of a file or of the environment, with --model applied. Raises ConfigError."""
     if file is None:
         return from_environment(model)
@@ -277,19 +286,19 @@ def keys_of(pools: Iterable[Pool]) -> list[str]:
 # ---- which model an endpoint serves --------------------------------------------------------------
 
 
-def with_models(pool: Pool) -> Pool:
+def with_models(pool: Pool, timeout_s: float = LIST_S) -> Pool:
     """The pool with the model of each backend: if none is named, the only one that its endpoint
-    serves, which also becomes its name. Raises ConfigError, EndpointError.
+    serves within a time limit, which also becomes its name. Raises ConfigError, EndpointError.
     """
-    backends = tuple(map(_with_model, pool.backends))
+    backends = tuple(_with_model(backend, timeout_s) for backend in pool.backends)
     main = backends[list(pool.names).index(pool.main)]
     return replace(pool, backends=backends, main=main.name)
 
 
-def _with_model(backend: Backend) -> Backend:
+def _with_model(backend: Backend, timeout_s: float) -> Backend:
     if backend.model:
         return backend
-    served = served_models(backend)
+    served = served_models(backend, timeout_s)
     if len(served) != 1:
         none = "no list of models (most URLs end in /v1)"
         listed = ", ".join(served[:LISTED]) or none
@@ -297,22 +306,22 @@ def _with_model(backend: Backend) -> Backend:
     return replace(backend, name=served[0], model=served[0])
 
 
-def served_models(backend: Backend) -> list[str]:
+def served_models(backend: Backend, timeout_s: float = LIST_S) -> list[str]:
     """The models of an endpoint; [] if it has no list of them. Raises EndpointError."""
     url = f"{backend.base_url}/models"
     key = os.environ.get(backend.api_key_env, "").strip() or "none"
     headers = {"authorization": f"Bearer {key}"}
-    where = f"{backend.name} at {backend.base_url}"
+    request = requests.Request("GET", url, headers=headers)
     try:
-        answer = deliver(
-            url, requests.Request("GET", url, headers=headers).prepare, LIST_S
-        )
+        answer = deliver(url, request.prepare, timeout_s)
     except NoAnswer as error:
-        raise EndpointError(f"{where}: {error}") from None
-    if (
-        answer.status in (401, 403, 429) or answer.status >= 500
-    ):  # it says nothing about a list
-        raise EndpointError(f"{where}: status {answer.status}", answer.status)
+        why = f"timed out after {timeout_s:g} s" if error.timed_out else error
+        raise EndpointError(f"{url}: {why}; --model names a model") from None
+    status = answer.status
+    if status in (401, 403, 429) or status >= 500:  # it says nothing about a list
+        found = attempt(lambda: answer)
+        why = found.why if isinstance(found, Problem) else ""
+        raise EndpointError(f"{url}: status {status}: {why}", status)
     try:
         return [model["id"] for model in json.loads(answer.content)["data"]]
     except (ValueError, LookupError, TypeError):

@@ -48,22 +48,21 @@ def default_folder() -> Path:
 
 def _new_run(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
     media = shipped.check_media(a.files)
-    pool, redact = _pool(a)
+    pool, redact = _pool(a, a.budget)
     if not a.reuse:  # what was seen and heard may all be recorded
         shipped.check_engines(media, pool)
     folder = a.out or default_folder()
     options = a.options
     given = _at_shell(a, folder, options, bool(media))
     sources, reused = _answers(a.reuse)
-    pool = pool_file.with_models(pool)
+    pool = pool_file.with_models(pool, a.set.get("timeout_s", pool_file.LIST_S))
     named = names.objects(options, folder / "mcp.log", redact)
     objects, more = stack.enter_context(named)
     has_own_message = getattr(objects.get("method"), "needs_sandbox", False)
     if not (a.quiet or has_own_message or shipped.can_run_code(options)):
         terminal.tell(sandbox_missing())
     more = {**more, **reused}
-    for name, path in (("workdir", a.workdir), ("pool_file", a.backends)):
-        more |= {name: str(path.absolute())} if path else {}
+    more |= _named_files(a)
     began(folder, redact)
     with _listening(a, folder, redact) as how:
         given = {
@@ -108,6 +107,7 @@ def _fork(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
     stored = _stored(a.resume)
     named, redact = _pool(a)
     pool = _pool_of_fork(a, stored.pool, named)
+    pool_file.check(pool, a.budget, redact)
     short = {
         names.short_name(spec): spec for spec in stored.options.more.get("tools", ())
     }
@@ -127,6 +127,7 @@ def _fork(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
         how |= {**given, "redact": redact, "resolve": resolve}
         how["reuse"] = [a.resume, *a.reuse] if a.model else a.reuse
         how |= {"what_if": what_if.given(a.what_if), "pool": pool, "options": changed}
+        how["more"] = _named_files(a)
         return fork.run_fork(a.resume, folder, a.from_round, **how)
 
 
@@ -167,12 +168,20 @@ def _stored(folder: Path) -> Manifest:
     return read_manifest(folder)
 
 
-def _pool(a: argparse.Namespace) -> tuple[Pool, Redact]:
+def _pool(
+    a: argparse.Namespace, budget_usd: float | None = None
+) -> tuple[Pool, Redact]:
     """The pool that is named now, and what redacts its keys. Raises ConfigError."""
-    pool = pool_file.choose(a.backends, a.model)
+    pool = pool_file.named(a.backends, a.model)
     redact = names.redact_of(pool, {**a.options.more, "mcp": a.mcp or ()})
-    pool_file.check(pool, a.budget, redact)
+    pool_file.check(pool, budget_usd, redact)
     return pool, redact
+
+
+def _named_files(a: argparse.Namespace) -> dict[str, str]:
+    """What run.json has of the files that a command line names."""
+    files = {"workdir": a.workdir, "pool_file": a.backends}
+    return {name: str(path.absolute()) for name, path in files.items() if path}
 
 
 def _answers(runs: Sequence[Path]) -> tuple[list[Any], dict[str, Any]]:

@@ -232,9 +232,8 @@ def _reused(run: Path) -> dict[str, Any]:
 def _notes(row: Mapping[str, Any], is_quiet: bool) -> Iterator[str]:
     """What to know about a run besides its answer."""
     if row["state"] != "answered":
-        kind = "a fallback answer" if row["answer"] else "no answer found"
-        why = f" ({row['why']})" if row["why"] else ""
-        yield f"{kind}{why}; see {row['run']}"
+        kind = "fallback answer" if row["answer"] else "no answer"
+        yield f"{kind}: {row['why']}"
     elif row["why"]:
         yield row["why"]
     if row["failed_subtasks"]:
@@ -251,6 +250,7 @@ def figures(row: Mapping[str, Any]) -> str:
     """What a run used and cost."""
     calls = "1 call" if row["calls"] == 1 else f"{row['calls']} calls"
     shown = f"{calls}, {row['tokens']} tokens, {usd(row['cost_usd'])}"
+    shown += " (docs/models.md: prices)" * (row["cost_usd"] is None)
     if row["reused_calls"]:
         shown += f", {row['reused_calls']} reused, {usd(row['saved_usd'])} saved"
     return shown

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from string import Template
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -19,29 +20,53 @@ import orchestra_min
 from orchestra.command.terminal import KEYS, PROGRAM
 from orchestra.kernel.attempts import REFUSED_MEDIA
 from orchestra.kernel.folder import Ending, Manifest, Options, read_manifest
-from orchestra.kernel.vocabulary import EndpointError
+from orchestra.kernel.vocabulary import Backend, EndpointError
 from orchestra.methods import METHOD
 from orchestra_min import ending_of
 
 ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
     0: "is the server running, and is its address right (most end in /v1)?",
-    401: "check the key: OPENAI_API_KEY, or the variable of api_key_env in the pool file",
-    403: "the key has no access",
-    404: "check base_url (most end in /v1) and the model's name",
+    401: "check the key in ${key}",
+    403: "the key in ${key} has no access",
+    404: "check base_url (most end in /v1) and the model's name${served}",
     413: "if it takes no pictures or sound, name a library in [engines] of the pool file",
     429: "--option patience_s=S waits longer",
 }
+UNKNOWN = "NAME"  # the model of an endpoint that was not asked
+ASK_S = 2.0  # for a list of models, after a failure
 SCRIPT = Path(orchestra_min.__file__)
 NEEDED = re.compile(r"needs USD (\d+\.\d+)")  # of a budget that is exhausted
 
 
-def advice_on(error: EndpointError) -> str:
-    """What to do about an endpoint that failed."""
+def advice_on(
+    error: EndpointError, failed: Backend | None, served: Sequence[str]
+) -> str:
+    """What to do about an endpoint that failed: that of a backend, which serves these models."""
     if "timed out" in str(error):
         return "--timeout waits longer"
     if REFUSED_MEDIA.search(str(error)):
         return "a library can read pictures and sound in its place (docs/models.md)"
-    return ADVICE.get(error.status, "see the endpoint's log")
+    advice = Template(ADVICE.get(error.status, "see the endpoint's log"))
+    key = (failed.api_key_env if failed else "") or "OPENAI_API_KEY"
+    listed = f"; it serves {', '.join(served)}" if served else ""
+    return advice.substitute(key=key, served=listed)
+
+
+def failed_backend(error: EndpointError, run: Path | None) -> Backend | None:
+    """The backend of a run that an error is about."""
+    if run is None or not (run / "run.json").exists():
+        return None
+    backends = read_manifest(run).pool.backends
+    return next((b for b in backends if str(error).startswith(f"{b.name} at ")), None)
+
+
+def models_at(backend: Backend | None) -> list[str]:
+    """What the endpoint of a backend serves now, as far as it says it at once."""
+    from orchestra.command.pool_file import LISTED, served_models
+
+    with contextlib.suppress(EndpointError):
+        return served_models(backend, ASK_S)[:LISTED] if backend else []
+    return []
 
 
 class Again(NamedTuple):
@@ -99,19 +124,22 @@ def again_as_stored(run: Path, stored: Manifest) -> Again:
 
 
 def next_steps(
-    run: Again, stored: Manifest, ending: Ending, rounds: int
+    run: Again, stored: Manifest, ending: Ending, rounds: int, model: str = UNKNOWN
 ) -> Iterator[str]:
-    """What to do about a run that has ended early, each as `purpose: command`."""
+    """What to do about a run that has ended early, each as `purpose: command`. `model`: one that
+    its endpoint serves.
+    """
     if ending.state in ("answered", "running"):
         return
     options = stored.options
     if REFUSED_MEDIA.search(ending.why):
         file = f"{run.command('--from-round', 1)} --backends FILE"
         yield f'with [engines] image = {{ engine = "local" }} in a pool file: {file}'
-    elif not ending.finished:
+    elif not ending.finished and model == UNKNOWN:
         yield f"to continue: {run.command()}"
     if "status 404" in ending.why:
-        yield f"with another model: {run.command('--from-round', 1)} --model NAME"
+        other = run.command("--from-round", 1, "--model", model)
+        yield f"with another model: {other}"
     fork = partial(run.command, "--from-round")
     if ending.cause == "rounds":
         more = fork(rounds + 1, "--rounds", 2 * (options.rounds or rounds))

@@ -75,7 +75,7 @@ class Curation:
         if a.per_seed < 1 or not (a.budget is None or a.budget >= 0):
             raise ConfigError("--per-seed needs 1 or more, --budget 0 or more")
         if a.replay:
-            self.pool = pool_file.choose(a.backends, a.model)
+            self.pool = pool_file.named(a.backends, a.model)
         else:
             self.pool = checked_pool(a.backends, a.model, a.budget)
         if not a.replay:

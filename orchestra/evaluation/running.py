@@ -130,6 +130,6 @@ def checked_pool(
     """The pool of --backends, or of the environment, with the model of each backend. Raises
     ConfigError, EndpointError.
     """
-    pool = pool_file.choose(backends, model)
+    pool = pool_file.named(backends, model)
     pool_file.check(pool, budget_usd, Redact(pool_file.keys_of([pool])))
     return pool_file.with_models(pool)

@@ -137,9 +137,13 @@ class React:
     def unfinished(self, job: Job, reply: Reply) -> Unreported:
         """What the loop ends with if no step was left, or its last `reply` should have finished."""
         calls = [step for step in job.trace if step.action not in (INVALID, FINISH)]
-        if not steps_left(job) or len(unusable(job)) >= LIKE_PATTERNS or not calls:
+        if not calls or not steps_left(job):
             return out_of_steps(job)
-        about = {"tool": calls[-1].action, "times": like_patterns(calls)}
+        newest = calls[-1]
+        repeats = sum(step.params == newest.params != {} for step in job.trace)
+        if repeats < LIKE_PATTERNS <= len(unusable(job)):
+            return out_of_steps(job)
+        about = {"tool": newest.action, "times": max(repeats, like_patterns(calls))}
         return Unreported(say(PROMPTS, "did_not_finish", **about), "steps")
 
     def stopped(self, failure: EndpointError | BudgetExceeded) -> Exception:

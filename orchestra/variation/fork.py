@@ -56,12 +56,13 @@ def write_fork(
     pool: Pool | None = None,
     options: Mapping[str, Any] | None = None,
     reuse: Sequence[Path] = (),
+    more: Mapping[str, Any] | None = None,
 ) -> list[Path]:
     """Write a fork of the run in `folder` to the new folder `out`. Returns the runs that it reuses.
 
-    `options`: those that are named, and `pool`: the models from now on, and where the stored ones
-    are served now. Without `from_round`, the rounds before the first place of `what_if` are kept.
-    Raises ConfigError.
+    `options`: those that are named; `pool`: the models from now on, and where the stored ones are
+    served now; `more`: what else run.json has. Without `from_round`, the rounds before the first
+    place of `what_if` are kept. Raises ConfigError.
     """
     stored = read_manifest(folder)
     named = dict(options or {})
@@ -81,7 +82,7 @@ def write_fork(
         )
     kept = stored.more.get("what_if", {}).items()
     rows |= {place: row for place, row in kept if _round(place) < start}
-    more = {
+    about = {
         "parent": f"{name_of(folder)} from round {start}",
         "from_round": start,
         "earlier": earlier,
@@ -89,7 +90,9 @@ def write_fork(
         "reuse": [name_of(run) for run in reused],
     }
     what_ifs.replaced(rows)
-    _copy(folder, out, start, replace(now, more={**stored.more, **more}))
+    _copy(
+        folder, out, start, replace(now, more={**stored.more, **(more or {}), **about})
+    )
     return reused
 
 
@@ -177,6 +180,7 @@ def run_fork(
     pool: Pool | None = None,
     options: Mapping[str, Any] | None = None,
     reuse: Sequence[Path] = (),
+    more: Mapping[str, Any] | None = None,
     resolve: Resolve | None = None,
     **how: Any,
 ) -> Outcome:
@@ -184,7 +188,7 @@ def run_fork(
     `resolve`: the same of each of its settings, where they differ. A mistake of the user before the
     first call leaves no folder.
     """
-    reused = write_fork(folder, out, from_round, what_if, pool, options, reuse)
+    reused = write_fork(folder, out, from_round, what_if, pool, options, reuse, more)
     how["sources"] = [answers_of(*reused), *how.get("sources", ())]
     how["change"] = change_of(out, resolve, how)
     try:

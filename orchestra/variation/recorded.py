@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestra.command.pool_file import choose, with_models
+from orchestra.command.pool_file import choose
 from orchestra.kernel.folder import (
     Manifest,
     Options,
@@ -141,7 +141,7 @@ def _pool(how: Mapping[str, Any]) -> Pool:
     pool = how.get("pool")
     if isinstance(pool, Pool):
         return pool
-    return with_models(choose(Path(pool) if pool else None))
+    return choose(Path(pool) if pool else None)
 
 
 def _replay_or_vary(
