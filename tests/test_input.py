@@ -62,7 +62,7 @@ def bad_files(tmp_path):
 
 @pytest.mark.parametrize("flags", [
     *(f"--file image:{name}" for name in ("gone.png", "empty.png", "full", "pipe.png", "huge.png", "notes.png")), "--file video:notes.png", f"--file audio:{CLOCK}",
-    "--file gone.png", "--out full", "--out full/mine.txt", "--out full/mine.txt/run", "--backends gone.toml", "--backends full", "--tools gone.py:f",
+    "--file gone.png", "--file empty.png", "--out full", "--out full/mine.txt", "--out full/mine.txt/run", "--backends gone.toml", "--backends full", "--tools gone.py:f",
     f"--tools {PROGRAM}:nothing", "--reuse full", "--replay full", "--replay gone", "--resume gone", "--resume newer", "--replay damaged",
 ])  # fmt: skip
 def test_a_file_that_cannot_be_used_is_named_in_one_line(flags, bad_files, endpoint, tmp_path):
@@ -284,7 +284,7 @@ def test_a_question_may_be_longer_than_a_name_of_a_file(words, endpoint):
     (["resume", "--parallel", "1", "RUN"], "RUN is not a run folder"),
     (["reprot", "RUN"], "did you mean report?"), (["Replay", "it"], "did you mean replay?"), (["hlep"], "did you mean help?"), (["evaluate-run"], "not a command"),
     (["clock.png", "What time is it?"], "clock.png is a file; the question comes first"), (["clock.png"], "clock.png is a file"),
-    (["Transcribe", "tlak.mp3"], "tlak.mp3: there is no such file"), (["What city?", "gone.png"], "gone.png: there is no such file"), (["why"], "why is neither a command"),
+    (["Transcribe", "tlak.mp3"], "tlak.mp3: there is no such file"), (["What city?", "gone.png"], "gone.png: there is no such file"), (["What city?", "/usr"], "/usr: is a folder"), (["Q?", "/usr"], "/usr: is a folder"), (["why"], "why is neither a command"),
     ([], "the question is missing"), ([" "], "the question is empty"), (["--question", " "], "the question is empty"),
 ])  # fmt: skip
 def test_a_command_a_file_or_one_word_is_never_a_paid_question(words, told, endpoint, tmp_path):

@@ -250,6 +250,13 @@ def test_an_answer_in_words_alone_is_the_fallback(reply, state, answer, alone):
 
 
 @needs_sandbox
+def test_an_answer_about_a_file_that_was_never_opened_is_a_fallback(alone):
+    result = alone(CODE, *[finish("Rome")] * 9, media=[CLOCK])
+    assert (result.state, result.answer) == ("fallback", "Rome")
+    assert result.ending.why == "The agent never opened clock.png."
+
+
+@needs_sandbox
 def test_an_empty_answer_is_refused(alone):
     no_code, no_result = act("ExecuteCodeAction", code=" "), act("finish", answer="42")
     empty = act("finish", result="", summary="42")

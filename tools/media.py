@@ -104,9 +104,9 @@ def _problem(modality: Modality, path: Path, size: int, kinds: set[str]) -> str:
         return (
             f"{size >> 20} MiB is over the limit of {limit >> 20} MiB; cut or shrink it"
         )
+    if not size:
+        return "the file is empty"
     if not kinds:
-        if not size:
-            return "the file is empty"
         why = f"no {modality} can be read from it: it is damaged, or of another kind"
         return f"{why}; if it is text: --file file:{path}"
     if modality not in kinds:

@@ -16,6 +16,8 @@ from orchestra import methods as shipped
 from orchestra.kernel.folder import Options
 from orchestra.kernel.vocabulary import ConfigError
 
+IS_FOLDER = "is a folder: name its files, or a repository with --workdir"
+IN_QUOTES = "if the question names it, put the whole question into quotes"
 EXTENSION = re.compile(r"\S+\.[A-Za-z][A-Za-z0-9]{0,4}")
 pause = flags.checked(float, lambda n: 0 <= n <= flags.MOST_S, "a number of seconds")
 OWN_OPTIONS = {
@@ -51,9 +53,8 @@ def read_question(a: argparse.Namespace, commands: Sequence[str]) -> None:
             words = []
     for word in words:
         if not _is_file(word):
-            advice = "if the question names it, put the whole question into quotes"
-            what = "is a folder" if Path(word).is_dir() else "there is no such file"
-            raise ConfigError(f"{word}: {what}; {advice}")
+            what = IS_FOLDER if _is_folder(word) else "there is no such file"
+            raise ConfigError(f"{word}: {what}; {IN_QUOTES}")
     a.files = [(kind, path) if kind else path for kind, path in a.file]
     a.files += [Path(word) for word in [*words, *files]]
     if a.question == "-":
@@ -66,6 +67,13 @@ def _is_file(word: str) -> bool:
     try:
         return Path(word).is_file()
     except OSError:  # a question may be longer than any name
+        return False
+
+
+def _is_folder(word: str) -> bool:
+    try:
+        return Path(word).is_dir()
+    except OSError:
         return False
 
 
@@ -90,11 +98,12 @@ def _check_first_word(words: Sequence[str], commands: Sequence[str]) -> None:
 
 
 def _check_no_file(words: Sequence[str]) -> None:
-    """Raises ConfigError for a word that looks like a file that is not there."""
-    for word in words:
+    """Raises ConfigError for a word that is a folder, or looks like a file that is not there."""
+    for word in words[1:]:
+        if _is_folder(word):
+            raise ConfigError(f"{word}: {IS_FOLDER}; {IN_QUOTES}")
         if EXTENSION.fullmatch(word):
-            advice = "if the question names it, put the whole question into quotes"
-            raise ConfigError(f"{word}: there is no such file; {advice}")
+            raise ConfigError(f"{word}: there is no such file; {IN_QUOTES}")
 
 
 # ---- the options ---------------------------------------------------------------------------------

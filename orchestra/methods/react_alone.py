@@ -2,7 +2,8 @@
 
 It has the rules of react_careful.py, and three more, because nobody reads its report and asks again
 3. It must try each file of the task that its tools open. After a report that was refused for that,
-   the schema of the next step has no `finish`: small models repeat it.
+   the schema of the next step has no `finish`: small models repeat it. If it never does, what it
+   reports as done is partial.
 4. A tool that was called twice with the same parameters and the same result is blocked until
    another call succeeds; for good after three such calls. Without rules 3 and 4 the 1.5B model of
    fixtures/ sent one search five times and opened none of three files.
@@ -14,6 +15,7 @@ It has the rules of react_careful.py, and three more, because nobody reads its r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from orchestra.kernel.folder import Options
 from orchestra.kernel.job import Job
@@ -31,6 +33,7 @@ from orchestra.kernel.vocabulary import (
     ModelMistake,
     Pool,
     Reply,
+    Result,
     RunEndpointError,
     State,
     SubTask,
@@ -79,7 +82,7 @@ class SingleReact(CarefulReact):
         tools = [tool for tool in offer.tools if tool.name not in blocked]
         if offer.must_finish or (job.u.tools and not tools):
             return Offer([], must_finish=True)
-        unopened = unopened_files(job, tools)
+        unopened = [] if has_few_steps(job) else unopened_files(job, tools)
         is_refused = bool(job.trace) and is_refused_report(job.trace[-1])
         return Offer(tools, may_finish=not (unopened and is_refused), unopened=unopened)
 
@@ -103,6 +106,14 @@ class SingleReact(CarefulReact):
         """A question without files may be answered from what the model knows."""
         return bool(job.task.media) and super().saw_nothing(job)
 
+    def finished(self, job: Job, action: Action) -> Result:
+        z = super().finished(job, action)
+        names = unopened_files(job, job.assigned)
+        if z.status == "done" and names:
+            error = say(PROMPTS, "never_opened", files=", ".join(map(named, names)))
+            return replace(z, status="partial", error=error)
+        return z
+
     def check(self, job: Job, offer: Offer, action: Action) -> None:
         """Raises ModelMistake also for a report of what was not seen, or without a result."""
         super().check(job, offer, action)
@@ -117,8 +128,6 @@ class SingleReact(CarefulReact):
 
 def unopened_files(job: Job, tools: Sequence[Tool]) -> list[str]:
     """The files of the task that the agent has not tried to open although a tool opens them."""
-    if has_few_steps(job):
-        return []
     tried = []
     for step in job.trace:
         tried += [job.task.file(str(value)) for value in step.params.values()]
