@@ -33,6 +33,7 @@ from tests.scripted import (
 )
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+EQUINOX = ROOT / "fixtures/runs/equinox"
 FIXTURES = sorted(path.parent for path in (ROOT / "fixtures/runs").glob("*/run.json"))
 
 
@@ -320,3 +321,17 @@ def test_tape_and_purse_agree(method, usage, budget_usd, endpoint):
     expected = Totals(run.calls, run.tokens, run.cost_usd, run.paid_usd)
     assert totals_in(Path("run")) == expected
     assert usage != {"cost": 0.25} or run.cost_usd == 0.25 * (run.tokens // 110)
+
+
+def test_every_view_of_a_fork_says_what_its_user_replaced():
+    decision = {"action": "complete", "answer": "5"}
+    told = "fork of equinox from round 2; its user replaced r2"
+    flags = "--what-if", f"r2={json.dumps(decision)}", "--out", "run"
+    assert called("resume", EQUINOX, *flags, at="http://127.0.0.1:9/v1").stdout == "5\n"
+    assert f"    {told}" in called("runs", "run").stdout.splitlines()
+    assert f"The run is a {told}." in called("explain", "run").stdout
+    assert f"--what-if r2 not set -> {json.dumps(decision)}" in " ".join(
+        called("diff", EQUINOX, "run").stdout.split()
+    )
+    assert outcome_row(read(Path("run")))["origin"] == told
+    assert outcome_row(read(EQUINOX))["origin"] == ""

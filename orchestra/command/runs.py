@@ -67,6 +67,7 @@ def _row_of(run: Path) -> dict[str, Any]:
         "cost_usd": seen.totals.cost_usd,
         "date": date,
         "question": seen.question,
+        "origin": seen.origin,
         "next": list(next_steps(how, stored, seen.ending, seen.rounds)),
     }
 
@@ -90,6 +91,8 @@ def table_with_why(columns: str, rows: Sequence[Mapping[str, Any]]) -> str:
     shown = [head]
     for row, line in zip(rows, lines, strict=True):
         shown.append(line)
+        if row.get("origin"):
+            shown.append(f"    {printable(row['origin'])}")
         if row["why"] not in ("", row["state"]):
             shown.append(f"    why: {printable(' '.join(str(row['why']).split()))}")
         shown += [f"    {printable(line)}" for line in row.get("next", ())]

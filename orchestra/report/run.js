@@ -26,6 +26,7 @@ function outcome(run) {
   const parts = [el("h1", {}, run.question),
     el("p", { class: `state ${run.state}` }, el("strong", {}, sign + state), run.why && run.why !== run.state ? `: ${run.why}` : ""),
     ...run.next.map((line) => { const at = line.indexOf(": ") + 2; return el("p", {}, line.slice(0, at), el("code", {}, line.slice(at))); }),
+    run.origin ? el("p", {}, run.origin.replace("fork", "Fork") + ".") : "",
     el("p", { class: "answer" }, run.answer || (running ? "no answer yet" : "no answer")),
     facts(run.method, run.model, count(run.rounds, "round"), count(run.calls, "call"), count(run.tokens, "token"), usd(run.cost_usd), seconds(run.latency_s),
       run.failed_subtasks ? count(run.failed_subtasks, "failed sub-task") : "", date(run.date_s))];

@@ -51,7 +51,7 @@ class Totals:
 @dataclass(frozen=True)
 class Summary:
     """A run in one row. `date_s`: when it made its newest call, in seconds since 1970. `latency_s`
-    None: the run could not say.
+    None: the run could not say. `origin`: the run that it is a fork of, and what its user replaced.
     """
 
     question: str
@@ -64,6 +64,7 @@ class Summary:
     failed_subtasks: int
     latency_s: float | None
     date_s: float
+    origin: str = ""
 
 
 def summary(folder: Path) -> Summary:
@@ -92,7 +93,19 @@ def summarize(
             failed_subtasks=sum(event["status"] == "failed" for event in results),
             latency_s=end["timing"].get("latency_s") if end else None,
             date_s=max(dates_s, default=0.0) or (folder / "run.json").stat().st_mtime,
+            origin=origin_of(manifest),
         )
+
+
+def origin_of(manifest: Manifest) -> str:
+    """As in "fork of city from round 2; its user replaced r2"; "" for a run of its own."""
+    parent = manifest.more.get("parent", "")
+    places = ", ".join(manifest.more.get("what_if", ()))
+    return (
+        f"fork of {parent}" + f"; its user replaced {places}" * bool(places)
+        if parent
+        else ""
+    )
 
 
 def newest_events(folder: Path) -> list[Event]:
@@ -105,7 +118,10 @@ def newest_events(folder: Path) -> list[Event]:
 def ending_of(folder: Path, end: Event | None) -> Ending:
     """How the run in a folder ended; `end`: its end row, if it could write one."""
     if end is not None:
-        return Ending(end["state"], end["cause"], end["why"], end["finished"])
+        why = end["why"]
+        if (folder / "workdir.git").exists() and not (folder / "changes.diff").exists():
+            why = "; ".join(filter(None, [why, "no file of --workdir was changed"]))
+        return Ending(end["state"], end["cause"], why, end["finished"])
     return RUNNING if is_running(folder) else KILLED
 
 

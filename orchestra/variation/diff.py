@@ -405,8 +405,13 @@ def _settings(first: Manifest, second: Manifest) -> Iterator[Changed]:
     a = _flat(first)
     b = _flat(second)
     for name in {**a, **b}:
-        if a.get(name) != b.get(name):
-            yield Changed(name, a.get(name), b.get(name))
+        x, y = a.get(name), b.get(name)
+        if isinstance(x, dict) and isinstance(y, dict):
+            for key in {**x, **y}:
+                if x.get(key) != y.get(key):
+                    yield Changed(f"{name} {key}", x.get(key), y.get(key))
+        elif x != y:
+            yield Changed(name, x, y)
 
 
 def _flat(manifest: Manifest) -> dict[str, Any]:
@@ -419,6 +424,8 @@ def _flat(manifest: Manifest) -> dict[str, Any]:
             name: value for name, value in backend.items() if name not in NOT_COMPARED
         }
         found[f"backend {backend['name']}"] = about
+    for place, value in manifest.more.get("what_if", {}).items():
+        found[f"--what-if {place}"] = value
     return {**found, **manifest.options.row()}
 
 
@@ -530,6 +537,8 @@ def _settings_text(found: Difference) -> str:
 
 
 def _json(value: Any) -> str:
+    if value is None:
+        return "not set"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -668,6 +677,8 @@ def changes(found: Difference, decisions: bool) -> Iterator[str]:
 
 def _about_answer(found: Difference) -> str:
     """Whether the answer changed, in one line."""
+    if not (found.first.answer or found.second.answer):
+        return "neither run has an answer"
     if not found.answer_changed:
         return f"the answer is that of {Path(found.first.run).name}"
     first = _shortened(found.first.answer)

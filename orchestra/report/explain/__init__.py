@@ -99,9 +99,11 @@ def main(argv: Sequence[str]) -> int:
         first = {p.source: p for p in reversed(shown)}  # code is shown once
         texts = [text(p, a.code and p is first[p.source]) for p in shown]
         put("\n\n".join(texts) or nothing)
-        ending = summary(a.folder).ending
-        if ending.why:
-            put(f"The run ended as {ending.state}: {ending.why}")
+        seen = summary(a.folder)
+        if seen.origin:
+            put(f"The run is a {seen.origin}.")
+        if seen.ending.why:
+            put(f"The run ended as {seen.ending.state}: {seen.ending.why}")
 
     return run_program(p.prog, work)
 
