@@ -76,6 +76,17 @@ def test_a_bad_pool_file_is_one_line_with_file_line_and_key(text, line, key, poo
     assert "pw" not in problem
 
 
+def test_all_mistakes_of_a_pool_file_are_said_at_once(pool_file):
+    text = ONE.replace("base_url", "baseurl") + "latency = 1\nskills = { img = 2 }\n"
+    path = pool_file(f'{text}price_usd_per_mtok = {{ input = "x", output = 1 }}\n')
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    assert str(error.value) == (
+        f"{path}:3: baseurl is not a known key; did you mean base_url?; line 4: latency is not a known key; "
+        "did you mean latency_s?; line 5: skills.img should be less than or equal to 1; line 6: price_usd_per_mtok.input should be a valid number"
+    )
+
+
 # ---- the environment and the command line --------------------------------------------------------
 
 LOCAL, OPENAI, KEY_NAME = "http://127.0.0.1:8000/v1", "https://api.openai.com/v1", "OPENAI_API_KEY"

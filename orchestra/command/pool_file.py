@@ -7,11 +7,12 @@ names file, line and key.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -52,11 +53,11 @@ Loc = tuple[int | str, ...]  # where a value is, such as ("backend", 1, "price")
 
 
 class Invalid(Exception):
-    """An invalid value, and where it is."""
+    """What is wrong with a pool, and where each of these problems is."""
 
-    def __init__(self, loc: Loc, problem: str) -> None:
-        super().__init__(f"{'.'.join(map(str, loc))}: {problem}")
-        self.loc = loc
+    def __init__(self, *problems: tuple[Loc, str]) -> None:
+        super().__init__("; ".join(problem for _, problem in problems))
+        self.problems = problems
 
 
 class Table(BaseModel):
@@ -107,6 +108,11 @@ class PoolTable(Table):
     expert_model_mapping: dict[str, str] = {}
 
 
+KEYS = sorted(
+    {*PoolTable.model_fields, *BackendTable.model_fields, *PriceTable.model_fields}
+)
+
+
 def load(path: Path) -> Pool:
     """Read a pool file. Raises ConfigError with file, line and key."""
     text = ""
@@ -121,7 +127,9 @@ def load(path: Path) -> Pool:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     except Invalid as error:
-        raise ConfigError(f"{path}:{_line(text, error.loc)}: {error}") from None
+        found = sorted((_line(text, loc), problem) for loc, problem in error.problems)
+        lines = [f"{line}: {problem}" for line, problem in found]
+        raise ConfigError(f"{path}:{'; line '.join(lines)}") from None
 
 
 def pool_from(row: Mapping[str, Any]) -> Pool:
@@ -129,14 +137,9 @@ def pool_from(row: Mapping[str, Any]) -> Pool:
     try:
         table = PoolTable(**row)
     except ValidationError as error:
-        first = error.errors()[0]
-        is_unknown = first["type"] == "extra_forbidden"
-        problem = (
-            "is not a known key" if is_unknown else first["msg"].removeprefix("Input ")
-        )
-        raise Invalid(tuple(k for k in first["loc"] if k != "[key]"), problem) from None
+        raise Invalid(*_problems(error)) from None
     except TypeError:  # a key that is no name of a parameter
-        raise Invalid(("self",), "is not a known key") from None
+        raise Invalid((("self",), "self is not a known key")) from None
     names = [backend.name for backend in table.backend]
     table.main = table.main or names[0]
     for i, backend in enumerate(table.backend):
@@ -151,6 +154,30 @@ def pool_from(row: Mapping[str, Any]) -> Pool:
     return pool_of(table.model_dump())
 
 
+def _problems(error: ValidationError) -> Iterator[tuple[Loc, str]]:
+    """Where each problem is and what it is. A misspelled key is not missing, too."""
+    found = error.errors()
+    meant = {}
+    for problem in found:
+        if problem["type"] == "extra_forbidden":
+            key = str(problem["loc"][-1])
+            near = difflib.get_close_matches(key, KEYS, n=1)
+            meant[key] = f"; did you mean {near[0]}?" if near else ""
+    for problem in found:
+        loc = tuple(part for part in problem["loc"] if part != "[key]")
+        key = str(loc[-1])
+        names = [str(part) for part in loc if not isinstance(part, int)]
+        path = ".".join(names[names[0] == "backend" and len(names) > 1 :])
+        if problem["type"] == "missing":
+            if not any(f" {key}?" in text for text in meant.values()):
+                yield loc, f"{path} is missing"
+        elif problem["type"] == "extra_forbidden":
+            yield loc, f"{path} is not a known key{meant[key]}"
+        else:
+            told, _, _ = problem["msg"].partition(",")
+            yield loc, f"{path} {told.removeprefix('Input ')}"
+
+
 def _check_backend(i: int, backend: BackendTable, before: Sequence[str]) -> None:
     reserved = ", ".join(sorted(RESERVED & backend.options.keys()))
     problems = {
@@ -161,12 +188,13 @@ def _check_backend(i: int, backend: BackendTable, before: Sequence[str]) -> None
     }
     for key, problem in problems.items():
         if problem:
-            raise Invalid(("backend", i, key), problem)
+            raise Invalid((("backend", i, key), f"{key}: {problem}"))
 
 
 def _check_name(loc: Loc, name: str, names: Sequence[str]) -> None:
     if name not in names:
-        raise Invalid(loc, f"{name!r} is not a backend; one of {', '.join(names)}")
+        known = f"{name!r} is not a backend; one of {', '.join(names)}"
+        raise Invalid((loc, f"{loc[-1]}: {known}"))
 
 
 def _line(text: str, loc: Loc) -> int:
