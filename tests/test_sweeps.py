@@ -284,6 +284,16 @@ def test_a_question_with_several_accepted_answers_is_scored_by_each(sweep, tmp_p
     assert "One of them is enough" in judged and "two\n2" in judged
 
 
+def test_an_endpoint_that_admits_nobody_ends_a_sweep_and_the_same_command_goes_on(sweep, capsys):
+    sweep.respond = lambda request: Raw(401, {"error": {"message": "no such key"}})
+    code, _ = sweep("--workers", 2, count=9)
+    told = capsys.readouterr().err
+    assert code == 4 and len(sweep.requests) <= 3
+    assert "no such key; the other questions were not started" in told
+    sweep.respond = number_asked
+    assert sweep(count=9)[0] == 0
+
+
 def test_a_judge_that_fails_leaves_answers_without_a_verdict(sweep, tmp_path, evaluated):
     sweep()
     sweep.respond = lambda request: Raw(401, {})
@@ -503,10 +513,11 @@ def test_copied_answers_are_compared_only_where_all_sweeps_have_them(sweep, tmp_
     ]
     for n, folder in enumerate(folders):
         assert (
-            accuracies() == [0, 0] and "answers as replied" in evaluated("report", *folders)[1]
+            accuracies() == [0, 0]
+            and "answers scored as the models wrote them" in evaluated("report", *folders)[1]
         ), n
         evaluated("score", folder, "--scorer", "bare", "--judge", "b")
     assert accuracies() == [1, 1] and accuracies("--replied") == [0, 0]
-    assert "answers copied out of the replies" in evaluated("report", *folders)[1]
+    assert "copied them out of the replies" in evaluated("report", *folders)[1]
     sweep("--extend", "--repeat", 2, "--out", folders[0], count=0)  # half of them have no copy
     assert accuracies() == [0, 0]

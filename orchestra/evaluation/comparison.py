@@ -121,7 +121,7 @@ def _common_score(folders: Sequence[Path], score: str | None) -> str:
 def _rows_with_scores(folder: Path, bare: bool) -> list[QuestionRow]:
     rows = scored_rows(folder, bare)
     if not rows:
-        raise ConfigError(f"{folder} has no rows yet")
+        raise ConfigError(f"{folder} has no answer yet: run the sweep again to go on")
     return list(rows.values())
 
 

@@ -12,6 +12,8 @@ from orchestra.evaluation.intervals import Interval, bootstrap, of_accuracy, pas
 from orchestra.evaluation.questions import QuestionRow
 from orchestra.kernel.money import add_usd
 
+JUDGED = "judge", "omnigaia"  # the scores of a model: None without a verdict
+
 
 class Figures(TypedDict):
     """Of some rows of a sweep. Every interval resamples questions."""
@@ -58,7 +60,7 @@ def figures(rows: Sequence[QuestionRow], score: str, second: str) -> Figures:
         "cost_usd": add_usd(*(row["cost_usd"] for row in done)),
         "cost_each_usd": sum(known) / len(known) if is_known else None,
         "cost_interval_usd": bootstrap(known) if is_known else None,
-        "unjudged": sum(row.get(score, False) is None for row in done),
+        "unjudged": sum(None in map(row.get, JUDGED, (False, False)) for row in done),
         "latency_s": float(np.median(latencies)) if latencies else None,
         "latency_interval_s": bootstrap(latencies, np.median) if latencies else None,
     }

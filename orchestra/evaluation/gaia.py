@@ -42,7 +42,7 @@ def submit(folder: Path, out: Path) -> int:
     """
     lines = [json.dumps(row, ensure_ascii=False) for row in _submission(folder)]
     if not lines:
-        raise ConfigError(f"{folder} has no rows yet")
+        raise ConfigError(f"{folder} has no answer yet: run the sweep again to go on")
     try:
         out.write_text("\n".join([*lines, ""]), encoding="utf-8")
     except OSError as error:

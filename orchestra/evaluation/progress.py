@@ -55,10 +55,14 @@ class Progress:
         report = command(["evaluate", "report", out])
         if self.all_done:
             return f"next: {report}"
-        missing = f"{self.asked - self.done} of {self.asked} questions have no answer"
-        return (
-            f"{missing}: the same command again answers them; what there is: {report}"
-        )
+        count = self.asked - self.done
+        again = "the same command again answers them"
+        total_usd, each_usd = self.budget.total_usd, self.budget.least_usd
+        if total_usd is not None and self.budget.is_exhausted:
+            larger_usd = total_usd + max(count * each_usd, total_usd)
+            again = f"the same command with --budget {larger_usd:.2g} goes on"
+        missing = f"{count} of {self.asked} questions have no answer"
+        return f"{missing}: {again}; what there is: {report}"
 
 
 def is_done(row: QuestionRow | None) -> bool:

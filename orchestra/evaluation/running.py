@@ -50,6 +50,7 @@ FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "executor": (str, "dask://HOST:PORT or ray://HOST:PORT: answer on other machines"),
 }
 REQUIRED = "data", "out"
+METAVARS = {Path: "PATH", int: "N", float: "USD", str: "TEXT"}
 SWITCHES = {
     "extend": "ask more questions or repeats than the sweep in OUT did",
 }
@@ -58,7 +59,8 @@ SWITCHES = {
 def add_flags(p: argparse.ArgumentParser) -> None:
     """The flags of `run`; those of a single run are read by `run` itself."""
     for flag, (kind, text) in FLAGS.items():
-        p.add_argument(f"--{flag}", type=kind, help=text, required=flag in REQUIRED)
+        how: dict[str, Any] = {"metavar": METAVARS[kind], "required": flag in REQUIRED}
+        p.add_argument(f"--{flag}", type=kind, help=text, **how)
     for flag, text in SWITCHES.items():
         p.add_argument(f"--{flag}", action="store_true", help=text)
 

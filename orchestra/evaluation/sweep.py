@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import tempfile
 import threading
 from collections import deque
@@ -27,9 +28,10 @@ from orchestra.evaluation.questions import Question, QuestionRow
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.money import add_usd
 from orchestra.kernel.tape import Appender, Cancelled
-from orchestra.kernel.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError, EndpointError
 
 POLL_S = 0.2  # between two looks at whether the sweep was interrupted
+REFUSED = re.compile(r"status 40[134]\b")  # which no other question would avoid
 GRACE_S = 2.0  # after Ctrl-C: how long calls in flight may take to reach their tape
 Tell = Callable[[str], None]  # shows a line
 
@@ -46,6 +48,7 @@ class Budget:
         self.total_usd = total_usd
         self.plan = plan
         self.least_usd = 0.0  # the least share that a question starts with
+        self.is_exhausted = False  # it covers no further question
         # In USD, by the name of the run folder
         self.paid: dict[str, float | None] = {}
         self.shares: dict[str, float] = {}
@@ -120,12 +123,14 @@ def sweep(
     """Answer the questions. Yields the row of each one as it ends, after it was written to disk."""
     flight = _Flight(todo, plan, at, workers, budget, tell)
     file = Appender(plan.out / "rows.jsonl")
+    is_admitted = False  # some question had no failure
     try:
         while flight.waiting or flight.running:
             if interruption.cancelled.is_set():
                 raise Cancelled("interrupted")
             flight.start_all()
             if not flight.running:
+                budget.is_exhausted = True
                 tell(
                     f"budget exhausted: {len(flight.waiting)} questions were not started; "
                     f"the next one may need {usd(budget.least_usd)}"
@@ -137,10 +142,14 @@ def sweep(
                 is_starved = row["status"] == "starved"
                 if not is_starved or budget.paid[row["run"]] != paid_usd:
                     file.append(json.dumps(row, ensure_ascii=False))
+                is_admitted |= row["status"] != "failed" or row.get("tokens", 0) > 0
                 if is_starved:
                     flight.waiting.append(q)  # again, with a larger share
                 else:
                     yield row
+                if not is_admitted and REFUSED.search(row["why"]):
+                    problem = "the other questions were not started"
+                    raise EndpointError(f"{row['why']}; {problem}")
     finally:
         flight.stop()
         file.unlock()

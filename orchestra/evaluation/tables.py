@@ -14,7 +14,7 @@ from orchestra.evaluation.intervals import Interval
 from orchestra.evaluation.sweep_folder import SCORERS
 
 WIDTH = 100  # of a table cell, at most
-HEADING = "accuracy in % by {score} (by {second}) [95 % interval by {score}] n=answers"
+HEADING = "accuracy in % by {score} (by {second}) [95 % interval by {score}] n: answers"
 
 
 def print_report(found: Mapping[str, Any]) -> None:
@@ -24,11 +24,14 @@ def print_report(found: Mapping[str, Any]) -> None:
 
 def _tables(found: Mapping[str, Any]) -> Iterator[str]:
     methods: dict[str, MethodRow] = found["methods"]
-    form = "copied out of the replies (bare)" if found["bare"] else "as replied"
+    form = "scored as the models wrote them"
+    if found["bare"]:
+        form = "scored after `--scorer bare` copied them out of the replies"
     form += "; not every one has a bare copy" * found["partly_bare"]
     if found["bare"] and found["no_copy"]:
-        form += f"; {found['no_copy']} without a copy, scored as replied"
-    yield f"answers {form}\n{HEADING.format(**found)}"
+        form += f"; {found['no_copy']} without a copy, scored as written"
+    heading = f"answers {form}\n{HEADING.format(**found)}"
+    yield "\n".join([*_unfinished(methods), heading])
     for key in PARTS:
         yield _table_by(key, methods)
     yield _outcomes(methods)
@@ -37,6 +40,17 @@ def _tables(found: Mapping[str, Any]) -> Iterator[str]:
         yield _pass_at(methods)
     if found["pairs"]:
         yield _pairs(found["pairs"])
+
+
+def _unfinished(methods: Mapping[str, MethodRow]) -> Iterator[str]:
+    """What to know before reading the figures of sweeps that are not complete."""
+    for name, m in methods.items():
+        if m["unfinished"]:
+            done = m["asked"] - m["unfinished"]
+            yield f"not finished: {name} has {done} of {m['asked']} answers"
+        if m["overall"]["unjudged"]:
+            count = f"{m['overall']['unjudged']} answers without a verdict"
+            yield f"not judged: {name} has {count}, which count as wrong"
 
 
 # ---- accuracy by level and category --------------------------------------------------------------
@@ -78,7 +92,7 @@ def _outcomes(methods: Mapping[str, MethodRow]) -> str:
         cells |= {key: f"{100 * method[key]:.1f}" for key in SCORERS if key in method}
         rows.append(cells)
     scores = [key for key in SCORERS if any(key in m for m in methods.values())]
-    counts = "asked answered no_answer fallback unfinished unjudged failed"
+    counts = "asked answered no_answer fallback unfinished failed"
     return table(f"method {' '.join(scores)} {counts}", rows, WIDTH)
 
 
