@@ -66,7 +66,7 @@ def test_a_program_whose_file_was_corrected_runs_again(twice, tmp_path):
 def test_a_program_whose_files_are_the_same_is_taken(twice, tmp_path):
     data = tmp_path / "data.csv"
     data.write_text("price\n100\n")
-    before, after, made = twice(act(CODE, code="print(6 * 7)"), "--file", data)
+    before, after, made = twice(act(CODE, code="print(6 * 7)  # not data.csv"), "--file", data)
     assert (before, made) == (after, []) and "42" in after
 
 

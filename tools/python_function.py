@@ -37,7 +37,8 @@ def tool_of(function: Any, flag: str = "tool") -> Tool:
         return function
     if not inspect.isfunction(function):
         raise ConfigError(
-            f"{flag}: is not a function; name a typed function with a docstring"
+            f"{flag}: is not a function, but of type {type(function).__name__}; name a "
+            "typed function with a docstring"
         )
     try:
         types = get_type_hints(function, localns={"Environment": Environment})
@@ -53,14 +54,16 @@ def tool_of(function: Any, flag: str = "tool") -> Tool:
 def _check_usable(function: Callable[..., Any], types: dict[str, Any]) -> None:
     """Raises TypeError if a model could not use a function with parameters of these types."""
     for name, parameter in inspect.signature(function).parameters.items():
-        if name not in types or parameter.kind not in BY_NAME:
-            raise TypeError(
-                f"the parameter {name!r} needs a type, and no * or / around it"
-            )
+        if name not in types:
+            raise TypeError(f"the parameter {name!r} needs a type")
+        if parameter.kind not in BY_NAME:
+            raise TypeError(f"the parameter {name!r} has a * or / next to it")
     if Environment in list(types.values())[1:]:
         raise TypeError("the Environment must be its first parameter")
-    if not inspect.getdoc(function) or inspect.iscoroutinefunction(function):
-        raise TypeError("needs a docstring, for the model, and must not be async")
+    if not inspect.getdoc(function):
+        raise TypeError("needs a docstring: the model reads it")
+    if inspect.iscoroutinefunction(function):
+        raise TypeError("is async; make it an ordinary function")
 
 
 def _recording(made: Tool) -> Tool:

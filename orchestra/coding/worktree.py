@@ -102,7 +102,9 @@ def _reason(error: Exception) -> str:
 
 def check(repo: Path, with_media: bool) -> None:
     """Raises ConfigError if sub-agents cannot work in a copy of a repository."""
-    if not (repo / ".git").exists():
+    if not repo.is_dir():
+        problem = "there is no such folder"
+    elif not (repo / ".git").exists():
         problem = (
             "is not a git repository (no .git); give its top folder, or use git init"
         )

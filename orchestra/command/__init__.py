@@ -128,7 +128,12 @@ class Command:
 
     def stopped(self, error: BaseException) -> int:
         """Print what ended the command, and how to go on. Returns the exit code."""
-        from orchestra.command.way_on import advice_on, failed_backend, models_at
+        from orchestra.command.way_on import (
+            advice_on,
+            command,
+            failed_backend,
+            models_at,
+        )
 
         interruption.is_told = isinstance(error, Cancelled)
         row = self.put_row(error)
@@ -147,6 +152,10 @@ class Command:
         if not (is_quiet or is_final):
             for line in self.next_steps(self.folder, ending_of(error), row["rounds"]):
                 tell(line)
+        if isinstance(error, TapeMiss) and error.differs and self.args:
+            run = self.args.replay or self.args.resume
+            again = command(["resume", run, "--from-round", 1, "--reuse", run])
+            tell(f"  to see what the change leads to, paying only for that: {again}")
         return flags.exit_code(error)
 
     def put_row(self, error: BaseException) -> dict[str, Any]:
@@ -184,7 +193,8 @@ def _list_runs(words: Sequence[str]) -> int:
     p = flags.OneLineParser(
         prog=f"{PROGRAM} runs", description="List the runs in a folder."
     )
-    p.add_argument("folder", metavar="DIR", type=Path, nargs="?", default=Path("runs"))
+    default: Any = {"nargs": "?", "default": Path("runs"), "help": "(default: runs)"}
+    p.add_argument("folder", metavar="DIR", type=Path, **default)
     p.add_argument("--json", action="store_true", help="as a JSON list")
     a = p.parse_args(list(words))
     return list_runs(a.folder, a.json)

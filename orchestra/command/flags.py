@@ -227,8 +227,16 @@ ABOUT = {
     "that also takes the flags of a run (orchestra-min --help).",
 }
 EPILOG = """commands, each with its own --help:
-  resume RUN  replay RUN  runs [DIR]  report  explain  diff  evaluate  curate
-  optimize-prompt
+  replay RUN       run it again from its tape, offline
+  resume RUN       continue it; with --from-round or --what-if, vary it
+  runs [DIR]       list runs: why they ended, and what to do next
+  report RUN|DIR   make an HTML page
+  explain RUN      show the equations with the numbers of the run
+  diff RUN RUN     show where two runs part
+  evaluate         answer many questions, and score the answers
+  curate           make training questions from others
+  optimize-prompt  learn an instruction
+example: orchestra-min "Which city is this?" city.jpg --method react
 environment: OPENAI_API_KEY is the key, OPENAI_BASE_URL the endpoint (default: OpenAI's)
 exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint,
   130, 143 or 129 interrupted (Ctrl-C, SIGTERM or SIGHUP)"""

@@ -12,18 +12,21 @@ import inspect
 import re
 import sys
 import threading
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import orchestra
 from orchestra.command.redact import Redact
 from orchestra.kernel.folder import Options
 from orchestra.kernel.tape import EndOfRun
 from orchestra.kernel.vocabulary import ConfigError, Pool
 
 LISTED = "mcp_tools"  # the key of run.json with what each MCP server lists
+OURS = Path(orchestra.__file__).parent
 _loading = threading.RLock()  # parallel questions of a sweep load the same file
 
 
@@ -184,7 +187,15 @@ def _errors_named(flag: str) -> Iterator[None]:
     except (EndOfRun, KeyboardInterrupt):
         raise
     except BaseException as error:  # the user's code may raise anything
-        raise ConfigError(f"{flag}: cannot be loaded ({one_line(error)})") from None
+        why = f"{one_line(error)}{_line_of(error)}"
+        raise ConfigError(f"{flag}: cannot be loaded ({why})") from None
+
+
+def _line_of(error: BaseException) -> str:
+    """The line of the user's code that raised an error, as in ", at mine.py:12"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if not f.filename.startswith(("<", str(OURS)))]
+    return f", at {theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
 
 
 def one_line(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from orchestra.command.log import logged_in
 from orchestra.command.redact import Redact
 from orchestra.command.status import status_line
 from orchestra.command.terminal import interruption
+from orchestra.command.way_on import command
 from orchestra.kernel.folder import Manifest, Options, read_manifest
 from orchestra.kernel.vocabulary import ConfigError, Pool
 from orchestra_min import Outcome
@@ -52,6 +53,9 @@ def _new_run(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
     if not a.reuse:  # what was seen and heard may all be recorded
         shipped.check_engines(media, pool)
     folder = a.out or default_folder()
+    if (folder / "run.json").exists():
+        advice = f"give another --out, or continue it: {command(['resume', folder])}"
+        raise ConfigError(f"{folder} has a run; {advice}")
     options = a.options
     given = _at_shell(a, folder, options, bool(media))
     sources, reused = _answers(a.reuse)

@@ -39,6 +39,7 @@ def list_runs(folder: Path, as_json: bool) -> int:
                 rows.append({"run": name, **_row_of(run), "folder": str(run)})
         except (ConfigError, OSError) as error:
             rows.append({"run": name, "state": "damaged", "why": str(error)})
+    rows.sort(key=lambda row: row.get("date_s", 0.0))
     if as_json:
         put(json.dumps(rows))
     else:
@@ -66,6 +67,7 @@ def _row_of(run: Path) -> dict[str, Any]:
         "answer": seen.answer,
         "cost_usd": seen.totals.cost_usd,
         "date": date,
+        "date_s": seen.date_s,
         "question": seen.question,
         "origin": seen.origin,
         "next": list(next_steps(how, stored, seen.ending, seen.rounds)),

@@ -4,6 +4,7 @@ imported when it is first used. The kernel knows no names; the command also reso
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -44,8 +45,10 @@ def method_class(options: Options) -> Any:
         names = {**METHODS, **SMALL_METHODS}
     name = options.method or METHOD
     if name not in names:
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(
-            f"--method {name}: one of {', '.join(METHODS)}, or FILE.py:NAME"
+            f"--method {name}: needs one of {', '.join(METHODS)}, or FILE.py:NAME{meant}"
         )
     return _object(f"orchestra.methods.{names[name]}")
 

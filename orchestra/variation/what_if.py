@@ -103,7 +103,8 @@ def replaced(rows: Mapping[str, Any]) -> Replaced:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the value"
-            problem = f"{where}: {first['msg']}; {_accepted(place)}"
+            told, _, _ = first["msg"].partition(" or instance of")
+            problem = f"{where}: {told}; {_accepted(place)}"
             raise ConfigError(f"--what-if {text}: {problem}") from None
     return found
 

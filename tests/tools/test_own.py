@@ -26,7 +26,7 @@ def function(parameters: str, body: str = "'A tool.'", start: str = "def") -> An
 @pytest.mark.parametrize(("given", "words"), [
     (function("day"), "the parameter 'day' needs a type"), (function("day: str", "return day"), "needs a docstring"),
     (function("day: 'Weekday'"), "name 'Weekday' is not defined"), (function("_day: str"), "leading underscores"),
-    (function("*days: str"), "no . or / around it"), (function("day: str", start="async def"), "must not be async"),
+    (function("*days: str"), "a . or / next to it"), (function("day: str", start="async def"), "is async"),
     (function("day: str, env: 'Environment'"), "must be its first parameter"), (dict, "is not a function"),
 ])  # fmt: skip
 def test_what_can_not_be_a_tool_is_told_before_anything_is_paid(given, words):
