@@ -37,6 +37,7 @@ $(VENV)/inspect: $(VENV)/run pyproject.toml
 
 demo: $(VENV)/run  ## the case study, offline: replays a recorded run
 	$(RUN) orchestra_min.py --replay fixtures/runs/equinox
+	@echo "next: $(RUN) orchestra_min.py report fixtures/runs/equinox --out equinox.html"
 
 demo-trained: $(VENV)/run  ## a main agent that DA-GRPO trained, offline: replays a recorded run, without torch
 	$(RUN) orchestra_min.py --replay fixtures/runs/trained --method fixtures.trained.agent:Trained

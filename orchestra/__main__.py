@@ -114,6 +114,9 @@ def _interrupt(work: threading.Thread, signals: list[int]) -> None:
     interruption = getattr(terminal, "interruption", None)
     if interruption:
         interruption.cancelled.set()
+    if interruption and interruption.running:
+        told = "interrupted: calls in flight have 2 s; again to end at once"
+        _in_thread(lambda: terminal.tell(told)).join(LAST_WORDS_S)
     began_s = time.monotonic()
     while interruption and work.is_alive() and len(signals) == 1:
         work.join(POLL_S)

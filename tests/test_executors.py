@@ -27,7 +27,12 @@ def test_every_question_is_answered_once_though_a_worker_is_killed(tmp_path):
             os.kill(worker.pid, signal.SIGKILL)
         return number_asked(request)
 
-    how = {"n_workers": 2, "threads_per_worker": 2, "host": "127.0.0.1", "dashboard_address": None}
+    how = {
+        "n_workers": 2,
+        "threads_per_worker": 2,
+        "host": "127.0.0.1",
+        "dashboard_address": "127.0.0.1:0",
+    }
     with closing(Endpoint(respond, delay_s=0.3)) as server:
         where = {"OPENAI_BASE_URL": server.url, "PYTHONPATH": str(ROOT)}
         with mock.patch.dict(os.environ, where), distributed.LocalCluster(**how) as cluster:

@@ -11,15 +11,18 @@ import signal
 import stat
 import threading
 import time
+import tomllib
 
 import pytest
 
 import orchestra_min
 from orchestra.command import log as logs
 from orchestra.command.log import Log
+from tests.conftest import ROOT
 from tests.program import called, program, resume, start
 from tests.scripted import Raw, complete, delegate, finish, is_main
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 OUT = "--question", "?", "--model", "m", "--out"
 RUN = *OUT, "run"
@@ -64,6 +67,21 @@ def test_while_the_program_is_imported(stop, tmp_path, monkeypatch):
     with start(tmp_path, *RUN) as process:
         appeared(tmp_path / "here", process)
         assert ended(process, stop) == ("", "interrupted\n")
+
+
+@pytest.mark.parametrize("stop", [INT, TERM, HUP])
+def test_the_installed_command_ends_as_the_script_does(stop, held, tmp_path, monkeypatch):
+    module, _, function = PROJECT["scripts"]["orchestra-min"].partition(":")
+    script = tmp_path / "orchestra-min"  # as pip writes it
+    script.write_text(f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+    monkeypatch.setattr("tests.program.PROGRAM", script)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    heed_hup = {"preexec_fn": lambda: signal.signal(HUP, signal.SIG_DFL)}
+    with start(tmp_path, *RUN, "--method", "react", at=held.url, **heed_hup) as process:
+        assert held.arrived.wait(30)
+        began_s = time.monotonic()
+        assert "  to continue: " in ended(process, stop)[1]
+        assert time.monotonic() - began_s < 10
 
 
 @pytest.mark.parametrize("signals", [[HUP, HUP], [TERM] + [INT] * 9])

@@ -179,7 +179,7 @@ OF_A_FORK = (
     ("from-round", "N", count, "a new run that keeps the rounds before N"),
     (
         "what-if",
-        "PLACE=JSON",
+        "PLACE=VALUE",
         str,
         "a new run in which this is decided, found or seen; repeatable",
     ),

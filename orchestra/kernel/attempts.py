@@ -146,8 +146,10 @@ class Patience:
         if problem.is_rate_limit:
             pause_s = problem.retry_after_s or pause_s
             self.left_s -= pause_s
-            left = f"{max(self.left_s, 0):.3g} s of --option patience_s are left then"
-            self.told = f"the next attempt is in {pause_s:.2g} s; {left}"
+            left = f"{max(self.left_s, 0):.3g} s more (--option patience_s)"
+            self.told = (
+                f"the next attempt is in {pause_s:.2g} s; it waits at most {left}"
+            )
         else:
             self.failures += 1
             self.timeouts += problem.cause == "timeout"
