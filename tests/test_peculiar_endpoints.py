@@ -218,9 +218,7 @@ def test_a_model_that_is_loading_is_waited_for_like_a_rate_limit(busy, run):
         listeners=[lambda event: notices.append(event.get("message", ""))],
     )
     assert result.answer == "42" and len(run.requests) == 7
-    told = re.compile(
-        r"the next attempt is in \d+(\.\d+)? s; it waits at most 1\d\d s more"
-    )
+    told = re.compile(r"the next attempt is in \d+(\.\d+)? s; it waits at most 1\d\d s more")
     assert any(map(told.search, notices))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from orchestra.command.folders import DEPTH, runs_in
 from orchestra.command.outside import check_run, damage_is_one_line
 from orchestra.command.terminal import printable, put, tell
-from orchestra.command.way_on import again_as_stored, next_steps
+from orchestra.command.way_on import again_as_stored, next_steps, to_see
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.vocabulary import ConfigError
 
@@ -42,8 +42,15 @@ def list_runs(folder: Path, as_json: bool) -> int:
     rows.sort(key=lambda row: row.get("date_s", 0.0))
     if as_json:
         put(json.dumps(rows))
-    else:
-        put(table_with_why(LISTED, [*map(_shown, rows)]))
+        return 0
+    if len(rows) > 1:  # one page of all
+        for row in rows:
+            row["next"] = [
+                step for step in row.get("next", ()) if " report " not in step
+            ]
+    put(table_with_why(LISTED, [*map(_shown, rows)]))
+    if len(rows) > 1:
+        tell(to_see(folder))
     return 0
 
 

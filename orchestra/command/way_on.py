@@ -152,7 +152,12 @@ def next_steps(
     is_paper = (options.method or METHOD) == METHOD and "prompts" not in options.more
     if ending.cause == "replies" and is_paper:
         yield f"with prompts for small models: {fork(1, '--prompts', 'small')}"
-    yield f"to see what happened: {command(['report', run.run])}"
+    yield to_see(run.run)
+
+
+def to_see(folder: Path) -> str:
+    """The step that makes the page of a run, or the pages of a folder."""
+    return f"to see what happened: {command(['report', folder])}"
 
 
 def _larger(options: Options, ending: Ending) -> str:
