@@ -343,8 +343,7 @@ def served_models(backend: Backend, timeout_s: float = LIST_S) -> list[str]:
     try:
         answer = deliver(url, request.prepare, timeout_s)
     except NoAnswer as error:
-        why = f"timed out after {timeout_s:g} s" if error.timed_out else error
-        raise EndpointError(f"{url}: {why}; --model names a model") from None
+        raise EndpointError(f"{url}: {error}; --model names a model") from None
     status = answer.status
     if status in (401, 403, 429) or status >= 500:  # it says nothing about a list
         found = attempt(lambda: answer)

@@ -190,7 +190,8 @@ def deliver(
         reason = repr(error)
         never_sent = any(name in reason for name in NEVER_SENT)
         timed_out = isinstance(error, requests.Timeout) or "timed out" in reason
-        why = "timed out" if timed_out else f"no connection ({_cause(error)})"
+        why = f"no connection ({_cause(error)})"
+        why = f"timed out after {timeout_s:g} s" if timed_out else why
         raise NoAnswer(why, not never_sent, timed_out) from None
 
 
@@ -208,7 +209,7 @@ def _content_of(response: Any, deadline: float) -> bytes:
                 f"the answer is longer than {MAX_BYTES >> 20} MiB", billed=True
             )
         if time.monotonic() > deadline:
-            raise NoAnswer("timed out", billed=True, timed_out=True)
+            raise NoAnswer("timed out within the answer", billed=True, timed_out=True)
     return b"".join(pieces)
 
 
