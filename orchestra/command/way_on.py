@@ -175,7 +175,7 @@ def command(words: Iterable[object]) -> str:
 
 
 def row_of_error(error: BaseException, run: Path | None) -> dict[str, Any]:
-    """The same of a run that an error has ended; `run` None: there is none."""
+    """The row of --json of a run that an error has ended; `run` None: there is none."""
     ending = ending_of(error)
     row: dict[str, Any] = dict.fromkeys(KEYS)
     row |= {"state": ending.state, "cause": ending.cause, "why": why_of(error)}
