@@ -45,9 +45,11 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         problem = " ".join(message.removeprefix("argument ").split())
-        flag = re.search(r"unrecognized arguments: (--[\w-]+)", problem)
-        known = re.findall(r"--[\w-]+", self.format_usage())
-        near = difflib.get_close_matches(flag[1], known, n=1) if flag else []
+        word = re.search(
+            r"(?:unrecognized arguments: |invalid choice: ')([\w-]+)", problem
+        )
+        known = re.findall(r"--[\w-]+|\b[a-z-]+\b", self.format_usage())
+        near = difflib.get_close_matches(word[1], known, n=1) if word else []
         meant = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"{problem}{meant} (see --help)")
 
