@@ -294,6 +294,16 @@ def test_a_command_a_file_or_one_word_is_never_a_paid_question(words, told, endp
     assert server.requests == [] and [p.name for p in tmp_path.iterdir()] == ["clock.png"]
 
 
+@pytest.mark.parametrize(("words", "meant"), [
+    (["?", "--bugdet", "1"], "--budget"), (["resume", "RUN", "--from-ruond", "2"], "--from-round"), (["?", "--prompts", "smal"], "small"),
+    (["?", "--method", "raect"], "react"),
+])  # fmt: skip
+def test_a_misspelt_flag_or_choice_gets_a_suggestion(words, meant, endpoint):
+    server = endpoint(any_method)
+    assert f"; did you mean {meant}?" in line_of(called(*words, at=server.url))
+    assert server.requests == []
+
+
 def test_help_and_version_are_words_too(capsys):
     for word, shown in (("help", "record and replay:"), ("version", orchestra.__version__)):
         with pytest.raises(SystemExit) as ended:
