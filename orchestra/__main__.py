@@ -115,7 +115,7 @@ def _interrupt(work: threading.Thread, signals: list[int]) -> None:
     if interruption:
         interruption.cancelled.set()
     if interruption and interruption.running:
-        told = "interrupted: calls in flight have 2 s; again to end at once"
+        told = "stopping: calls in flight have 2 s to finish; Ctrl-C again ends at once"
         _in_thread(lambda: terminal.tell(told)).join(LAST_WORDS_S)
     began_s = time.monotonic()
     while interruption and work.is_alive() and len(signals) == 1:

@@ -85,7 +85,7 @@ def test_a_run_does_the_same_as_itself():
 def test_two_recorded_runs_part_at_the_call_that_only_one_made():
     done = called("diff", RUNS / "equinox", RUNS / "equinox-react")
     assert done.returncode == 1 and max(map(len, done.stdout.splitlines())) <= 80
-    part = "First difference: r1/main/a1 (chat), a call that only the first run made."
+    part = "First difference: r1/main/a1 (chat): only the first run made this call."
     assert part in done.stdout and "orchestra-o1 -> react" in done.stdout
     assert "- 2023-09-23 05:49:00+00:00\n    + The time in UTC" in done.stdout
     assert "round 3\n    - completes with" in done.stdout and "+ has no such round" in done.stdout
@@ -137,7 +137,7 @@ def test_the_same_request_can_get_another_reply(compared):
     (changed,) = found.decisions
     assert (changed.first, changed.second) == ("completes with '9'", "completes with '8'")
     assert lines(found) == [
-        "first difference: r1/main/a1 (chat), a call with the same request and another reply",
+        "first difference: r1/main/a1 (chat): the same request got another reply",
         "the answer changed: '9' -> '8'",
     ]
 
@@ -195,7 +195,7 @@ def test_a_fork_ends_with_what_it_reused_and_where_it_parts(run, tmp_path):
     assert fork.answer == "8"
     assert lines(difference(run.folder, fork.run)) == [
         "reused 2 model calls (saved USD 0.0000), made 1 model call (USD 0.0000)",
-        "first difference: r2/main/a1 (chat), a call with the same request and another reply",
+        "first difference: r2/main/a1 (chat): the same request got another reply",
         "the answer changed: '9' -> '8'",
     ]
 

@@ -323,6 +323,30 @@ def test_tape_and_purse_agree(method, usage, budget_usd, endpoint):
     assert usage != {"cost": 0.25} or run.cost_usd == 0.25 * (run.tokens // 110)
 
 
+@pytest.mark.parametrize("budget_usd", [0.001, 0.004, 0.008, 0.012, 0.016, 0.02])
+def test_each_command_for_a_larger_budget_can_be_pasted_until_one_answers(
+    budget_usd, endpoint, tmp_path
+):
+    def respond(request):
+        if not is_main(request):
+            return finish("seen")
+        return (
+            complete("42") if last_text(request).count("=> seen") >= 5 else delegate("look again")
+        )
+
+    pool_file(tmp_path, endpoint(respond).url, small=(1, 1))
+    done = called("?", "--backends", "pool.toml", "--budget", budget_usd, "--rounds", "4")
+    for _ in range(8):
+        assert done.returncode < 2, done.stderr
+        steps = [
+            c for purpose, c in steps_of(done.stderr).items() if "what happened" not in purpose
+        ]
+        if not steps:
+            break
+        done = pasted(steps[0], "")
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+
+
 def test_every_view_of_a_fork_says_what_its_user_replaced():
     decision = {"action": "complete", "answer": "5"}
     told = "fork of equinox from round 2; its user replaced r2"

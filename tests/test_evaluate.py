@@ -47,7 +47,7 @@ def test_a_secret_in_a_right_answer_is_written_nowhere(sweep, tmp_path):
     ('[{QQ, "answer": "a", "id": null, "level": null, "file_name": ""}]', 1), ('[{QQ, "answer": 1, "media": [{"type": "Image", "path": "a.png"}]}]', 1),
     ('[{QQ, "answer": ["a", 2]}]', 1), ('[{QQ, "final_answer": ["a"], "accepted too": ["b"]}]', 1),
     ("", "no question"), ("[1]", "needs an object"), ("hello", "Expecting value"), ('[{QQ, "answer": "a"}', "JSON"), ('{QQ, "answer": "a"}\nx', "line 2"),
-    ('[{"answer": "a"}]', "question 1: question"), ("[{QQ}]", "answer"), ('[{QQ, "answer": " "}]', "answer"), ('[{QQ, "answer": []}]', "at least one"), ('[{QQ, "answer": ["a", " "]}]', "answer: a list"), ('[{QQ, "gold": [["a"]]}]', "gold: a list"),
+    ('[{"answer": "a"}]', "question 1: it has no 'question'"), ("[{QQ}]", "answer"), ('[{QQ, "answer": " "}]', "answer"), ('[{QQ, "answer": []}]', "at least one"), ('[{QQ, "answer": ["a", " "]}]', "answer: a list"), ('[{QQ, "gold": [["a"]]}]', "gold: a list"),
     ('[{QQ, "answer": 1, "id": "x"}, {QQ, "answer": 1, "id": "x"}]', "question 2: another question"),
     ('[{QQ, "answer": 1, "image_path": "a"}]', "image_path: name"), ('[{QQ, "answer": 1, "file_name": "../a"}]', "inside"),
     ('[{QQ, "answer": 1, "media": "a.png"}]', "media"), ('[{QQ, "answer": 1, "media": [{"type": "image"}]}]', "media.0.1"),

@@ -166,7 +166,7 @@ def test_a_changed_answer_is_refused_in_three_lines_and_the_recording_stays(vari
         varied(OF_THE_MAIN_AGENT, answer="8")
     changed, part, see = str(error.value).splitlines()
     assert changed.endswith("run: the answer changed: '9' -> '8'")
-    assert part == "first difference: r1/main/a1 (chat), a call with another request"
+    assert part == "first difference: r1/main/a1 (chat): its request differs"
     assert "--record-mode rewrite accepts the new run" in see
     assert (tmp_path / "run" / "tape.jsonl").read_bytes() == before
     paid = len(varied.asked)
@@ -194,7 +194,7 @@ def test_runs_of_a_folder_of_sweeps_are_listed_and_an_empty_folder_says_so(tmp_p
     (tmp_path / "sweeps/react/runs/1/workdir").mkdir()
     (tmp_path / "sweeps/react/runs/1/workdir/run.json").touch()  # of the user
     _, *listed = called("runs", tmp_path / "sweeps").stdout.splitlines()
-    assert [line.split()[0] for line in listed] == ["react/runs/1"]
+    assert [line.split()[0] for line in listed if line[0] != " "] == ["react/runs/1"]
     (tmp_path / "none").mkdir()
     empty = called("runs", tmp_path / "none")
     assert (empty.returncode, empty.stdout) == (0, "")

@@ -289,7 +289,7 @@ def test_an_endpoint_that_admits_nobody_ends_a_sweep_and_the_same_command_goes_o
     code, _ = sweep("--workers", 2, count=9)
     told = capsys.readouterr().err
     assert code == 4 and len(sweep.requests) <= 3
-    assert "no such key; the other questions were not started" in told
+    assert "no such key; once that is corrected, the same command goes on" in told
     sweep.respond = number_asked
     assert sweep(count=9)[0] == 0
 
@@ -331,7 +331,7 @@ def test_a_csv_file_is_read_with_its_media(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("question,answer\na,b,c\n", "more cells"), ("a,b\n1,2\n", "question 1: question"), ('question,answer\n"a,b\n', "cannot be read"), ("", "no question"),
+    ("question,answer\na,b,c\n", "more cells"), ("a,b\n1,2\n", "question 1: it has no 'question'"), ('question,answer\n"a,b\n', "cannot be read"), ("", "no question"),
 ])  # fmt: skip
 def test_an_odd_csv_file_is_one_line(tmp_path, text, said):
     (tmp_path / "q.csv").write_text(text)

@@ -44,6 +44,8 @@ def tool_of(function: Any, flag: str = "tool") -> Tool:
         types = get_type_hints(function, localns={"Environment": Environment})
         _check_usable(function, types)
         made = tool(function.__name__, OF_USER, plain=without_refs)(function)
+    except ConfigError as error:
+        raise ConfigError(f"{flag}: cannot be a tool: {error}") from None
     except Exception as error:  # annotations are the user's code and may raise anything
         raise ConfigError(f"{flag}: cannot be a tool ({one_line(error)})") from None
     source_of(function)  # as it is now: the file may change before it is called
@@ -52,18 +54,18 @@ def tool_of(function: Any, flag: str = "tool") -> Tool:
 
 
 def _check_usable(function: Callable[..., Any], types: dict[str, Any]) -> None:
-    """Raises TypeError if a model could not use a function with parameters of these types."""
+    """Raises ConfigError if a model could not use a function with parameters of these types."""
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in types:
-            raise TypeError(f"the parameter {name!r} needs a type")
+            raise ConfigError(f"the parameter {name!r} needs a type")
         if parameter.kind not in BY_NAME:
-            raise TypeError(f"the parameter {name!r} has a * or / next to it")
+            raise ConfigError(f"the parameter {name!r} has a * or / next to it")
     if Environment in list(types.values())[1:]:
-        raise TypeError("the Environment must be its first parameter")
+        raise ConfigError("the Environment must be its first parameter")
     if not inspect.getdoc(function):
-        raise TypeError("needs a docstring: the model reads it")
+        raise ConfigError("needs a docstring: the model reads it")
     if inspect.iscoroutinefunction(function):
-        raise TypeError("is async; make it an ordinary function")
+        raise ConfigError("is async; make it an ordinary function")
 
 
 def _recording(made: Tool) -> Tool:

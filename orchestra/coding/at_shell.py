@@ -89,7 +89,7 @@ def change_of(
         if parts.options.agent != AGENT:
             return parts
         if not isinstance(parts.method, AOrchestra):
-            raise ConfigError(f"--agent {AGENT}: belongs to --method aorchestra")
+            raise ConfigError(f"--agent {AGENT}: add --method aorchestra")
         if repo and not (folder / "workdir.git").exists():
             worktree.copy_into(folder, repo, tell)
         if "parent" in manifest.more and not (folder / "changes.diff").exists():

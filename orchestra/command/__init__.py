@@ -27,7 +27,7 @@ from orchestra.command.flags import TO_A_REPLAY
 from orchestra.command.terminal import PROGRAM, interruption, put, tell
 from orchestra.kernel.folder import Ending, Manifest, read_events, read_manifest
 from orchestra.kernel.tape import Cancelled, Failure, TapeMiss, exchanges
-from orchestra.kernel.vocabulary import ConfigError, EndpointError
+from orchestra.kernel.vocabulary import Backend, ConfigError, EndpointError
 from orchestra_min import Outcome, ending_of
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ class Command:
         verb, *rest = self.words or [""]
         if verb == "runs":
             return _list_runs(rest)
+        if verb not in VERBS:
+            flags.check_verb(verb, [*PROGRAMS, *VERBS])
         kind = verb if verb in ("replay", "resume") else ""
         self.args = a = flags.read(rest if kind else self.words, PROGRAM, kind)
         is_over = a.resume is not None and _is_over(a)
@@ -109,7 +111,7 @@ class Command:
                 from orchestra.command.words import complete, read_question
 
                 complete(a)
-                read_question(a, [*PROGRAMS, *VERBS])
+                read_question(a)
             with _damage_is_one_line(a):
                 outcome = record(a, self.began)
         terminal.report(outcome, a, self.redact)
@@ -128,12 +130,7 @@ class Command:
 
     def stopped(self, error: BaseException) -> int:
         """Print what ended the command, and how to go on. Returns the exit code."""
-        from orchestra.command.way_on import (
-            advice_on,
-            command,
-            failed_backend,
-            models_at,
-        )
+        from orchestra.command.way_on import advice_on, again_as_stored, models_at
 
         interruption.is_told = isinstance(error, Cancelled)
         row = self.put_row(error)
@@ -142,9 +139,9 @@ class Command:
         if row["calls"] and not (is_quiet or is_final):
             tell(f"{terminal.figures(row)}, {self.folder}")
         if isinstance(error, EndpointError) and not (self.args and self.args.replay):
-            failed = failed_backend(error, self.folder)
+            failed = self.failed_backend(str(error))
             self.served = models_at(failed) if error.status == 404 else []
-            advice = advice_on(error, failed, self.served)
+            advice = advice_on(str(error), failed, self.served)
             row["why"] = f"{row['why'].rstrip('.')}; {advice}"
         kept = "\n" if isinstance(error, TapeMiss) else ""  # the lines that differ
         line = terminal.printable(self.redact(row["why"]), kept)
@@ -154,9 +151,18 @@ class Command:
                 tell(line)
         if isinstance(error, TapeMiss) and error.differs and self.args:
             run = self.args.replay or self.args.resume
-            again = command(["resume", run, "--from-round", 1, "--reuse", run])
+            how = again_as_stored(run, read_manifest(run))
+            again = how.command("--from-round", 1, "--reuse", run)
             tell(f"  to see what the change leads to, paying only for that: {again}")
         return flags.exit_code(error)
+
+    def failed_backend(self, why: str) -> Backend | None:
+        """The backend of the run that a failure is about."""
+        from orchestra.command.way_on import failed_backend
+
+        if self.folder is None or not (self.folder / "run.json").exists():
+            return None
+        return failed_backend(why, read_manifest(self.folder).pool)
 
     def put_row(self, error: BaseException) -> dict[str, Any]:
         """The row of a run that an error ended, which --json prints."""
@@ -171,8 +177,10 @@ class Command:
     def next_steps(
         self, run: Path | None, ending: Ending, rounds: int | None
     ) -> list[str]:
-        """What to do about a run that has ended early, indented."""
-        if self.args is None or run is None or ending.state == "answered":
+        """What to do after a run, indented. A replay that answers needs nothing."""
+        if self.args is None or run is None:
+            return []
+        if self.args.replay and ending.state == "answered" and not ending.why:
             return []
         if not os.path.lexists(run / "run.json"):
             return []

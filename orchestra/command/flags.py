@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -54,6 +55,24 @@ class OneLineParser(argparse.ArgumentParser):
         raise ConfigError(f"{problem}{meant} (see --help)")
 
 
+def is_file(word: str) -> bool:
+    """Whether a word is [KIND:]PATH of a file."""
+    try:
+        return file_of(word)[1].is_file()
+    except OSError:  # a question may be longer than any name
+        return False
+
+
+def check_verb(word: str, commands: Sequence[str]) -> None:
+    """Raises ConfigError for a first word that may be a misspelt command."""
+    if word[:1] == "-" or len(word.split()) != 1 or is_file(word):
+        return
+    near = difflib.get_close_matches(word.lower(), commands, n=1, cutoff=0.75)
+    if near:
+        asked = f"to ask it as a question: --question {shlex.quote(word)}"
+        raise ConfigError(f"{word} is not a command; did you mean {near[0]}? {asked}")
+
+
 # ---- values --------------------------------------------------------------------------------------
 
 
@@ -84,7 +103,7 @@ def _host(text: str) -> str:
     return text
 
 
-def _file(text: str) -> tuple[str, Path]:
+def file_of(text: str) -> tuple[str, Path]:
     """[KIND:]PATH"""
     kind, colon, path = text.partition(":")
     return (kind, Path(path)) if colon and kind in KINDS else ("", Path(text))
@@ -100,7 +119,12 @@ Row = tuple[str, str, Read, str]  # flag, metavar or ""; what reads it; help
 GROUPS: dict[str, tuple[Row, ...]] = {
     "ask": (
         ("question", "TEXT", str, "the question, if not the first word; - reads stdin"),
-        ("file", "[KIND:]PATH", _file, f"a file; KIND: {', '.join(KINDS)}; repeatable"),
+        (
+            "file",
+            "[KIND:]PATH",
+            file_of,
+            f"a file; KIND: {', '.join(KINDS)}; repeatable",
+        ),
         ("out", "RUN", Path, "folder of this run (default: runs/<time>)"),
         ("json", "", bool, "print one JSON object instead of the answer alone"),
         ("verbose", "", bool, "show each step: thought, action, observation and cost"),
@@ -120,7 +144,12 @@ GROUPS: dict[str, tuple[Row, ...]] = {
             str,
             "the paper's prompts, or prompts for small models",
         ),
-        ("timeout", "S", seconds, "time limit of one attempt of a call (default: 120)"),
+        (
+            "timeout",
+            "S",
+            seconds,
+            "time limit of one attempt of a call (default: 120, or as recorded)",
+        ),
     ),
     "spend": (
         (
@@ -225,8 +254,8 @@ TO_A_RESUME = (
 ABOUT = {
     "": "Answer a question over text, images, audio, video and other files.",
     "replay": "Run a recorded run again from its tape, offline.",
-    "resume": "Continue a run. With --from-round or --what-if, begin a new one from it;\n"
-    "that also takes the flags of a run (orchestra-min --help).",
+    "resume": "Continue a run. With --from-round or --what-if, begin a new one from it: only\n"
+    "that takes --out, --model, --prompts, --budget, --rounds, --steps and --k-max.",
 }
 EPILOG = """commands, each with its own --help:
   replay RUN       run it again from its tape, offline
@@ -240,7 +269,7 @@ EPILOG = """commands, each with its own --help:
   optimize-prompt  learn an instruction
 example: orchestra-min "Which city is this?" city.jpg --method react
 environment: OPENAI_API_KEY is the key, OPENAI_BASE_URL the endpoint (default: OpenAI's)
-exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint,
+exit codes: 0 answer, 1 fallback or no answer, 2 usage, 3 replay differs, 4 endpoint,
   130, 143 or 129 interrupted (Ctrl-C, SIGTERM or SIGHUP)"""
 
 
@@ -259,7 +288,8 @@ def parser(program: str, verb: str = "") -> argparse.ArgumentParser:
     name = None if verb else "QUESTION [FILE ...]"
     p.add_argument("words", nargs="*", metavar=name, help=hidden if verb else about)
     fork = {"resume": OF_A_FORK} if verb == "resume" else {}
-    shown = {"replay": TO_A_REPLAY, "resume": TO_A_RESUME}.get(verb, ())
+    stored = ("question", "file", "replay", "resume")
+    shown = TO_A_REPLAY if verb == "replay" else {*names()} - {*stored}
     for title, rows in {**fork, **GROUPS}.items():
         group = p.add_argument_group(title)
         for flag, metavar, read, text in rows:

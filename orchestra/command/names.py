@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import inspect
 import re
 import sys
@@ -136,7 +137,9 @@ def load(spec: str, flag: str) -> Any:
             with _first_on_path(str(Path.cwd())):
                 module = import_module(where)
     if not hasattr(module, name):
-        raise ConfigError(f"{flag}: {where} has no {name!r}; check the name")
+        near = difflib.get_close_matches(name, vars(module), n=1)
+        meant = f"did you mean {near[0]}?" if near else "check the name"
+        raise ConfigError(f"{flag}: {where} has no {name!r}; {meant}")
     return getattr(module, name)
 
 
@@ -188,6 +191,8 @@ def _errors_named(flag: str) -> Iterator[None]:
         raise
     except BaseException as error:  # the user's code may raise anything
         why = f"{one_line(error)}{_line_of(error)}"
+        if isinstance(error, FileNotFoundError) and error.filename:
+            why = f"there is no file {error.filename}"
         raise ConfigError(f"{flag}: cannot be loaded ({why})") from None
 
 

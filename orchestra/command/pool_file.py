@@ -193,8 +193,9 @@ def _check_backend(i: int, backend: BackendTable, before: Sequence[str]) -> None
 
 def _check_name(loc: Loc, name: str, names: Sequence[str]) -> None:
     if name not in names:
-        known = f"{name!r} is not a backend; one of {', '.join(names)}"
-        raise Invalid((loc, f"{loc[-1]}: {known}"))
+        near = difflib.get_close_matches(name, names, n=1)
+        meant = f"did you mean {near[0]}?" if near else f"one of {', '.join(names)}"
+        raise Invalid((loc, f"{loc[-1]}: {name!r} is not a backend; {meant}"))
 
 
 def _line(text: str, loc: Loc) -> int:
@@ -244,7 +245,7 @@ def from_environment(model: str | None = None) -> Pool:
     key = os.environ.get("OPENAI_API_KEY", "").strip()
     if not url and not key:
         names = "OPENAI_API_KEY, OPENAI_BASE_URL or --backends FILE"
-        raise ConfigError(f"no endpoint: set {names}; to try it without one: make demo")
+        raise ConfigError(f"no endpoint: set {names}; docs/models.md")
     if url and not URL.fullmatch(url):
         raise ConfigError(f"OPENAI_BASE_URL: {BAD_URL}")
     if not url:
@@ -343,7 +344,8 @@ def served_models(backend: Backend, timeout_s: float = LIST_S) -> list[str]:
     try:
         answer = deliver(url, request.prepare, timeout_s)
     except NoAnswer as error:
-        raise EndpointError(f"{url}: {error}; --model names a model") from None
+        more = "; --model names a model" * error.timed_out
+        raise EndpointError(f"{url}: {error}{more}") from None
     status = answer.status
     if status in (401, 403, 429) or status >= 500:  # it says nothing about a list
         found = attempt(lambda: answer)

@@ -11,7 +11,7 @@ from typing import Any
 from orchestra.command.folders import DEPTH, runs_in
 from orchestra.command.outside import check_run, damage_is_one_line
 from orchestra.command.terminal import printable, put, tell
-from orchestra.command.way_on import again_as_stored, next_steps, to_see
+from orchestra.command.way_on import advice_for, again_as_stored, next_steps, to_see
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.vocabulary import ConfigError
 
@@ -66,18 +66,21 @@ def _row_of(run: Path) -> dict[str, Any]:
     stored = read_manifest(run)
     seen = summary(run)
     how = again_as_stored(run, stored)
+    steps = next_steps(how, stored, seen.ending, seen.rounds)
+    is_of_sweep = run.resolve().parents[1].joinpath("sweep.json").exists()
     date = time.strftime("%Y-%m-%d %H:%M", time.localtime(seen.date_s))
     return {
         "method": seen.method,
         "state": seen.ending.state,
         "why": seen.ending.why,
+        "advice": advice_for(seen.ending, stored.pool),
         "answer": seen.answer,
         "cost_usd": seen.totals.cost_usd,
         "date": date,
         "date_s": seen.date_s,
         "question": seen.question,
         "origin": seen.origin,
-        "next": list(next_steps(how, stored, seen.ending, seen.rounds)),
+        "next": [] if is_of_sweep else list(steps),
     }
 
 
@@ -103,7 +106,8 @@ def table_with_why(columns: str, rows: Sequence[Mapping[str, Any]]) -> str:
         if row.get("origin"):
             shown.append(f"    {printable(row['origin'])}")
         if row["why"] not in ("", row["state"]):
-            shown.append(f"    why: {printable(' '.join(str(row['why']).split()))}")
+            why = "; ".join(filter(None, [str(row["why"]), row.get("advice", "")]))
+            shown.append(f"    why: {printable(' '.join(why.split()))}")
         shown += [f"    {printable(line)}" for line in row.get("next", ())]
     return "\n".join(shown)
 

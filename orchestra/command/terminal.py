@@ -181,7 +181,8 @@ def _tell_event(is_verbose: bool, redact: Text, event: Event) -> None:
     if is_verbose and event["event"] == "step":
         tell(redact("\n".join(step_lines(event))))  # in one piece
     if event["event"] in SHOWN:
-        tell(redact(describe(event))[:LINE_CHARS])
+        line = redact(describe(event))
+        tell(line if len(line) <= LINE_CHARS else f"{line[: LINE_CHARS - 4]} ...")
 
 
 def step_lines(step: Event) -> Iterator[str]:
@@ -250,7 +251,7 @@ def figures(row: Mapping[str, Any]) -> str:
     """What a run used and cost."""
     calls = "1 call" if row["calls"] == 1 else f"{row['calls']} calls"
     shown = f"{calls}, {row['tokens']} tokens, {usd(row['cost_usd'])}"
-    shown += " (docs/models.md: prices)" * (row["cost_usd"] is None)
+    shown += " (no price in a pool file)" * (row["cost_usd"] is None)
     if row["reused_calls"]:
         shown += f", {row['reused_calls']} reused, {usd(row['saved_usd'])} saved"
     return shown

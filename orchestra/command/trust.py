@@ -99,6 +99,11 @@ def check_named_again(
     return {short_name(spec): spec for spec in ours.values() if spec}
 
 
+def to_add(folder: Path, stored: Manifest) -> list[str]:
+    """The flags that a resume needs besides those that name models."""
+    return list(_flags(folder, dict(_permissions(stored, resumed=True))))
+
+
 def _permissions(manifest: Manifest, resumed: bool) -> Iterator[tuple[str, str]]:
     """Each permission as its flag, and the Python that it names, if so."""
     options = manifest.options

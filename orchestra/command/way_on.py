@@ -20,7 +20,7 @@ import orchestra_min
 from orchestra.command.terminal import KEYS, PROGRAM
 from orchestra.kernel.attempts import REFUSED_MEDIA
 from orchestra.kernel.folder import Ending, Manifest, Options, read_manifest
-from orchestra.kernel.vocabulary import Backend, EndpointError
+from orchestra.kernel.vocabulary import Backend, EndpointError, Pool
 from orchestra.methods import METHOD
 from orchestra_min import ending_of
 
@@ -32,32 +32,34 @@ ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
     413: "if it takes no pictures or sound, name a library in [engines] of the pool file",
     429: "--option patience_s=S waits longer",
 }
-UNKNOWN = "NAME"  # the model of an endpoint that was not asked
+UNKNOWN = "MODEL_NAME"  # the model of an endpoint that was not asked
 ASK_S = 2.0  # for a list of models, after a failure
 SCRIPT = Path(orchestra_min.__file__)
 NEEDED = re.compile(r"needs USD (\d+\.\d+)")  # of a budget that is exhausted
 
 
-def advice_on(
-    error: EndpointError, failed: Backend | None, served: Sequence[str]
-) -> str:
+def advice_on(why: str, failed: Backend | None, served: Sequence[str] = ()) -> str:
     """What to do about an endpoint that failed: that of a backend, which serves these models."""
-    if "timed out" in str(error):
+    if "timed out" in why:
         return "--timeout waits longer"
-    if REFUSED_MEDIA.search(str(error)):
+    if REFUSED_MEDIA.search(why):
         return "a library can read pictures and sound in its place (docs/models.md)"
-    advice = Template(ADVICE.get(error.status, "see the endpoint's log"))
+    status = re.search(r": status (\d+)", why)
+    advice = Template(ADVICE.get(int(status[1]) if status else 0, "see its log"))
     key = (failed.api_key_env if failed else "") or "OPENAI_API_KEY"
     listed = f"; it serves {', '.join(served)}" if served else ""
     return advice.substitute(key=key, served=listed)
 
 
-def failed_backend(error: EndpointError, run: Path | None) -> Backend | None:
-    """The backend of a run that an error is about."""
-    if run is None or not (run / "run.json").exists():
-        return None
-    backends = read_manifest(run).pool.backends
-    return next((b for b in backends if str(error).startswith(f"{b.name} at ")), None)
+def failed_backend(why: str, pool: Pool) -> Backend | None:
+    """The backend that a failure is about."""
+    return next((b for b in pool.backends if why.startswith(f"{b.name} at ")), None)
+
+
+def advice_for(ending: Ending, pool: Pool) -> str:
+    """What to do about the endpoint that stopped a run; "" if none did."""
+    failed = failed_backend(ending.why, pool)
+    return advice_on(ending.why, failed) if failed and ending.state == "stopped" else ""
 
 
 def models_at(backend: Backend | None) -> list[str]:
@@ -71,12 +73,13 @@ def models_at(backend: Backend | None) -> list[str]:
 
 class Again(NamedTuple):
     """What resumes a run: the folder, the flags that a resume needs again, and OPENAI_BASE_URL, if
-    that is part of it.
+    that is part of it. `to_add`: flags that the user must add.
     """
 
     run: Path
     flags: Sequence[object] = ()
     url: str = ""
+    to_add: Sequence[str] = ()
 
     def command(self, *more: object) -> str:
         """The command, with further words."""
@@ -114,45 +117,80 @@ def again_as_stored(run: Path, stored: Manifest) -> Again:
     """The same, as far as run.json says it. The folder may come from someone else: no pool file in
     it is named, no program, and no endpoint but one of this machine.
     """
+    from orchestra.command.trust import to_add
+
+    added = to_add(run, stored)
     file = Path(str(stored.more.get("pool_file", "")))
     if file.is_absolute():
         is_theirs = file.resolve().is_relative_to(run.resolve())
-        return Again(run, () if is_theirs else ("--backends", file))
+        return Again(run, () if is_theirs else ("--backends", file), to_add=added)
     url = stored.pool[stored.pool.main].base_url
     is_here = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
-    return Again(run, url=url if is_here else "")
+    return Again(run, url=url if is_here else "", to_add=added)
 
 
 def next_steps(
     run: Again, stored: Manifest, ending: Ending, rounds: int, model: str = UNKNOWN
 ) -> Iterator[str]:
-    """What to do about a run that has ended early, each as `purpose: command`. `model`: one that
-    its endpoint serves.
-    """
-    if ending.state in ("answered", "running"):
+    """What to do after a run, each as `purpose: command`. `model`: one that its endpoint serves."""
+    if ending.state == "running":
         return
-    options = stored.options
-    if REFUSED_MEDIA.search(ending.why):
-        file = f"{run.command('--from-round', 1)} --backends FILE"
-        yield f'with [engines] image = {{ engine = "local" }} in a pool file: {file}'
-    elif not ending.finished and model == UNKNOWN:
-        yield f"to continue: {run.command()}"
-    if "status 404" in ending.why:
-        other = run.command("--from-round", 1, "--model", model)
-        yield f"with another model: {other}"
-    fork = partial(run.command, "--from-round")
-    if ending.cause == "rounds":
-        more = fork(rounds + 1, "--rounds", 2 * (options.rounds or rounds))
-        yield f"for more rounds, those so far are kept: {more}"
-    if ending.cause == "steps":
-        yield f"for more steps: {fork(1, '--steps', 2 * options.steps)}"
-    if ending.cause == "budget" and options.budget_usd is not None:
-        larger = fork(max(rounds, 1), "--budget", _larger(options, ending))
-        yield f"with a larger budget: {larger}"
-    is_paper = (options.method or METHOD) == METHOD and "prompts" not in options.more
-    if ending.cause == "replies" and is_paper:
-        yield f"with prompts for small models: {fork(1, '--prompts', 'small')}"
+    added = f", adding {' '.join(run.to_add)}" if run.to_add else ""
+    for purpose, resume in _ways_on(run, stored, ending, rounds, model):
+        yield f"{purpose}{added}: {resume}"
     yield to_see(run.run)
+
+
+def _ways_on(
+    run: Again, stored: Manifest, ending: Ending, rounds: int, model: str
+) -> Iterator[tuple[str, str]]:
+    """The purposes and commands that go on with a run that ended early."""
+    if ending.state == "answered":
+        return
+    options, why = stored.options, ending.why
+    fork = partial(run.command, "--from-round")
+    if REFUSED_MEDIA.search(why):
+        yield _with_a_library(run, stored.pool)
+    elif ": status 404" in why:
+        yield "with another model", fork(1, "--model", model)
+    elif ": status 429" in why:
+        patience_s = 2 * options.patience_s
+        longer = run.command("--option", f"patience_s={patience_s:g}")
+        yield "to continue and wait longer", longer
+    elif "timed out" in why:
+        longer = run.command("--timeout", f"{2 * options.timeout_s:g}")
+        yield "to continue and wait longer", longer
+    elif not ending.finished:
+        yield "to continue", run.command()
+    larger = ("--budget", _larger(options, ending))
+    if ending.cause == "rounds":
+        more = ["--rounds", 2 * (options.rounds or rounds)]
+        more += larger if "the budget does not cover" in why else ()
+        yield "for more rounds, those so far are kept", fork(rounds + 1, *more)
+    if ending.cause == "steps":
+        more = ["--steps", 2 * options.steps]
+        yield "for more steps, all paid again", fork(1, *more)
+    if ending.cause == "budget" and options.budget_usd is not None:
+        yield "with a larger budget", fork(max(rounds, 1), *larger)
+    if ending.cause == "replies":
+        if (options.method or METHOD) == METHOD and "prompts" not in options.more:
+            yield "with prompts for small models", fork(1, "--prompts", "small")
+        others = [name for name in stored.pool.names if name != stored.pool.main]
+        yield "with another model", fork(1, "--model", (others or [UNKNOWN])[0])
+
+
+def _with_a_library(run: Again, pool: Pool) -> tuple[str, str]:
+    """The step that reads pictures on this machine, where an endpoint refuses them."""
+    engine = 'image = { engine = "local" }'
+    if "--backends" in run.flags:
+        resume = run.command("--from-round", 1)
+        return f"with {engine} in [engines] of the pool file", resume
+    b = pool[pool.main]
+    rows = [f'name = "{b.name}"', f'base_url = "{b.base_url}"', "[engines]", engine]
+    rows[2:2] = [f'api_key_env = "{b.api_key_env}"'] * bool(b.api_key_env)
+    file = "\\n".join(["[[backend]]", *rows])
+    resume = run._replace(url="").command("--from-round", 1, "--backends", "local.toml")
+    return "to read pictures here", f"printf '{file}\\n' > local.toml && {resume}"
 
 
 def to_see(folder: Path) -> str:

@@ -29,7 +29,7 @@ OWN_OPTIONS = {
 # ---- the question --------------------------------------------------------------------------------
 
 
-def read_question(a: argparse.Namespace, commands: Sequence[str]) -> None:
+def read_question(a: argparse.Namespace) -> None:
     """Set `question` and `files` from the words without a flag: after a question in quotes, and
     with --question, they are files. Without quotes they are the question; those at its end that are
     files belong to it. What may be a misspelled command or file is refused. Raises ConfigError.
@@ -39,35 +39,36 @@ def read_question(a: argparse.Namespace, commands: Sequence[str]) -> None:
     if a.question is None:
         if not words:
             raise ConfigError(
-                'the question is missing: orchestra-min "..." FILE, or make demo'
+                'the question is missing: orchestra-min "..." FILE; see --help'
             )
-        _check_first_word(words, commands)
-        is_quoted = len(words[0].split()) > 1 or all(_is_file(w) for w in words[1:])
+        _check_first_word(words)
+        is_quoted = len(words[0].split()) > 1 or all(
+            flags.is_file(w) for w in words[1:]
+        )
         if is_quoted:
             a.question = words.pop(0)
         else:
-            while len(words) > 1 and _is_file(words[-1]):
+            while len(words) > 1 and flags.is_file(words[-1]):
                 files.insert(0, words.pop())
             _check_no_file(words)
             a.question = " ".join(words)
             words = []
     for word in words:
-        if not _is_file(word):
+        if not flags.is_file(word):
             what = IS_FOLDER if _is_folder(word) else "there is no such file"
             raise ConfigError(f"{word}: {what}; {IN_QUOTES}")
     a.files = [(kind, path) if kind else path for kind, path in a.file]
-    a.files += [Path(word) for word in [*words, *files]]
+    a.files += [_named(word) for word in [*words, *files]]
     if a.question == "-":
         a.question = sys.stdin.buffer.read().decode("utf-8", "replace")
     if not a.question.strip():
         raise ConfigError("the question is empty; give it a text")
 
 
-def _is_file(word: str) -> bool:
-    try:
-        return Path(word).is_file()
-    except OSError:  # a question may be longer than any name
-        return False
+def _named(word: str) -> Any:
+    """A file as a path, or as (kind, path)."""
+    kind, path = flags.file_of(word)
+    return (kind, path) if kind else path
 
 
 def _is_folder(word: str) -> bool:
@@ -77,20 +78,17 @@ def _is_folder(word: str) -> bool:
         return False
 
 
-def _check_first_word(words: Sequence[str], commands: Sequence[str]) -> None:
-    """Raises ConfigError for a first word that may be a command or a file, or is alone."""
+def _check_first_word(words: Sequence[str]) -> None:
+    """Raises ConfigError for a first word that is a file, or is alone."""
     first = words[0]
-    if _is_file(first):
+    if flags.is_file(first):
         quoted = shlex.quote(first)
         raise ConfigError(
             f'{first} is a file; the question comes first: orchestra-min "..." {quoted}'
         )
     if len(first.split()) > 1:
         return
-    near = difflib.get_close_matches(first.lower(), commands, n=1, cutoff=0.75)
     asked = f"to ask it as a question: --question {shlex.quote(first)}"
-    if near:
-        raise ConfigError(f"{first} is not a command; did you mean {near[0]}? {asked}")
     if len(words) == 1 and first.strip() and not first.endswith("?"):
         raise ConfigError(
             f"{first} is neither a command (see --help) nor a file; {asked}"
@@ -143,7 +141,7 @@ def _check_use(options: Options) -> None:
         owners = " or ".join(shipped.SMALL_METHODS)
         raise ConfigError(f"--prompts small: belongs to --method {owners}")
     if options.agent == "mini-swe" and name != "aorchestra":
-        raise ConfigError("--agent mini-swe: belongs to --method aorchestra")
+        raise ConfigError("--agent mini-swe: add --method aorchestra")
     if ":" not in options.agent and options.agent not in ("", "react", "mini-swe"):
         known = "one of react, mini-swe, or FILE.py:NAME"
         raise ConfigError(f"--agent {options.agent}: {known}")
@@ -166,8 +164,9 @@ def own_options(options: Options, words: Sequence[str]) -> dict[str, Any]:
         name, equals, text = word.partition("=")
         if not equals or name not in known:
             problem = f"{name!r} is no option" if equals else "needs NAME=VALUE"
-            names = ", ".join(known)
-            raise ConfigError(f"--option {word}: {problem}; the names: {names}")
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
+            raise ConfigError(f"--option {word}: {problem}; {meant}")
         try:
             if text.startswith("@"):
                 text = Path(text[1:]).read_text(encoding="utf-8-sig")

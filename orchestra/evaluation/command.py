@@ -38,7 +38,12 @@ PROGRAM = "orchestra-min evaluate"
 
 
 def parser() -> argparse.ArgumentParser:
-    p = OneLineParser(prog=PROGRAM, allow_abbrev=False)
+    p = OneLineParser(
+        prog=PROGRAM,
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+        allow_abbrev=False,
+    )
     commands = p.add_subparsers(dest="command", required=True)
     also = "and the flags of a run: --method, --model, --backends ...; see orchestra-min --help"
     runs = commands.add_parser("run", help="answer and score questions", epilog=also)

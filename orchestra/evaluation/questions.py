@@ -159,6 +159,8 @@ def first_problem(error: ValidationError) -> str:
     """The first value that does not fit, in one line."""
     first = error.errors(include_input=False, include_url=False)[0]
     where = ".".join(map(str, first["loc"]))[:80]
+    if first["type"] == "missing":
+        return f"it has no {where!r}"
     return " ".join(f"{where}: {first['msg']}".split())[:200]
 
 

@@ -148,7 +148,7 @@ def sweep(
                 else:
                     yield row
                 if not is_admitted and REFUSED.search(row["why"]):
-                    problem = "the other questions were not started"
+                    problem = "once that is corrected, the same command goes on"
                     raise EndpointError(f"{row['why']}; {problem}")
     finally:
         flight.stop()

@@ -47,7 +47,8 @@ def _unfinished(methods: Mapping[str, MethodRow]) -> Iterator[str]:
     for name, m in methods.items():
         if m["unfinished"]:
             done = m["asked"] - m["unfinished"]
-            yield f"not finished: {name} has {done} of {m['asked']} answers"
+            told = "the command that began it goes on"
+            yield f"not finished: {name} has {done} of {m['asked']} answers; {told}"
         if m["overall"]["unjudged"]:
             count = f"{m['overall']['unjudged']} answers without a verdict"
             yield f"not judged: {name} has {count}, which count as wrong"

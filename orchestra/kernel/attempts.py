@@ -153,7 +153,7 @@ class Patience:
         else:
             self.failures += 1
             self.timeouts += problem.cause == "timeout"
-            self.told = f"attempt {self.failures + 1} follows"
+            self.told = f"attempt {self.failures + 1} of {ATTEMPTS} follows"
             self.told += " (--timeout waits longer)" * (problem.cause == "timeout")
         is_over = self.left_s < 0 or self.failures >= ATTEMPTS or self.timeouts >= 2
         return None if is_over or not problem.may_pass else pause_s

@@ -144,7 +144,7 @@ class React:
         if repeats < LIKE_PATTERNS <= len(unusable(job)):
             return out_of_steps(job)
         about = {"tool": newest.action, "times": max(repeats, like_patterns(calls))}
-        return Unreported(say(PROMPTS, "did_not_finish", **about), "steps")
+        return Unreported(say(PROMPTS, "did_not_finish", **about), "replies")
 
     def stopped(self, failure: EndpointError | BudgetExceeded) -> Exception:
         """What a failure of an endpoint or an empty purse ends the loop with."""

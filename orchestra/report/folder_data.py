@@ -39,8 +39,10 @@ def short_row(run: Recorded) -> Row:
         if e["event"] in ("decision", "subtask") and e["at"][0] == 1
     ]
     with damage_is_one_line(run.folder):
+        row = outcome_row(run)
         return {
-            **outcome_row(run),
+            **row,
+            "why": "; ".join(filter(None, [row["origin"], row["why"]])),
             "first": [describe(event)[:LINE_CHARS] for event in first[:LINES]],
             "outline": [_outline(run, exchange) for exchange in run.tape],
         }

@@ -24,10 +24,10 @@ function outcome(run) {
   const running = isRunning(run), state = words[run.state] ?? run.state;
   const sign = run.state === "answered" ? "✓ " : running ? "… " : "✗ ";
   const parts = [el("h1", {}, run.question),
-    el("p", { class: `state ${run.state}` }, el("strong", {}, sign + state), run.why && run.why !== run.state ? `: ${run.why}` : ""),
-    ...run.next.map((line) => { const at = line.indexOf(": ") + 2; return el("p", {}, line.slice(0, at), el("code", {}, line.slice(at))); }),
+    el("p", { class: `state ${run.state === "answered" && run.why ? "fallback" : run.state}` }, el("strong", {}, sign + state), run.why && run.why !== run.state ? `: ${[run.why, run.advice].filter(Boolean).join("; ")}` : ""),
     run.origin ? el("p", {}, run.origin.replace("fork", "Fork") + ".") : "",
     el("p", { class: "answer" }, run.answer || (running ? "no answer yet" : "no answer")),
+    ...run.next.map((line) => { const at = line.indexOf(": ") + 2; return el("p", {}, line.slice(0, at), el("code", {}, line.slice(at))); }),
     facts(run.method, run.model, count(run.rounds, "round"), count(run.calls, "call"), count(run.tokens, "token"), usd(run.cost_usd), seconds(run.latency_s),
       run.failed_subtasks ? count(run.failed_subtasks, "failed sub-task") : "", date(run.date_s))];
   return parts.filter(Boolean);
@@ -72,7 +72,7 @@ function costs(run, nameOf) {
     const total = (key) => calls.reduce((s, c) => s + c[key], 0);
     return { name, calls: total("billed"), tokens: total("tokens"), cost: calls.some((c) => isNone(c.cost_usd)) ? null : total("cost_usd") };
   });
-  return groups.sort((a, b) => (b.cost ?? 0) - (a.cost ?? 0)).map((g) => [g.name, g.calls, g.tokens, usd(g.cost)]);
+  return groups.sort((a, b) => (b.cost ?? 0) - (a.cost ?? 0) || a.name.localeCompare(b.name, "en", { numeric: true })).map((g) => [g.name, g.calls, g.tokens, usd(g.cost)]);
 }
 
 function costTables(run) {

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestra.command import outside
 from orchestra.command.outside import damage_is_one_line
-from orchestra.command.way_on import again_as_stored, next_steps
+from orchestra.command.way_on import advice_for, again_as_stored, next_steps
 from orchestra.kernel.folder import Event, Manifest, read_manifest, sha256_of
 from orchestra.kernel.tape import Exchange, Failure, exchanges
 from orchestra.kernel.vocabulary import ConfigError
@@ -103,7 +103,8 @@ def _next_steps(run: Recorded) -> list[str]:
 def outcome_row(run: Recorded) -> Row:
     """How a run ended, and what it cost."""
     row = {"name": run.folder.name, **asdict(run.summary)}
-    return {**row.pop("ending"), **row.pop("totals"), **row}
+    row = {**row.pop("ending"), **row.pop("totals"), **row}
+    return {**row, "advice": advice_for(run.summary.ending, run.manifest.pool)}
 
 
 def asked_of(exchange: Exchange) -> str:

@@ -466,12 +466,12 @@ def where(
 ) -> str:
     """The place at which two runs of these names part, and how."""
     ways: dict[Way, str] = {
-        "request": "a call with another request",
-        "reply": "a call with the same request and another reply",
-        "only first": f"a call that only {first} made",
-        "only second": f"a call that only {second} made",
+        "request": "its request differs",
+        "reply": "the same request got another reply",
+        "only first": f"only {first} made this call",
+        "only second": f"only {second} made this call",
     }
-    return f"{parting.place} ({parting.kind}), {ways[parting.way]}"
+    return f"{parting.place} ({parting.kind}): {ways[parting.way]}"
 
 
 def short_diff(first: Sequence[str], second: Sequence[str]) -> list[str]:

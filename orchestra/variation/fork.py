@@ -111,6 +111,9 @@ def _first_round(
         if event["event"] == "decision":
             rounds_made.append(event["at"][0])
     last = max([1, *rounds_made])
+    ended = read_events(folder)[-1:]
+    if ended and ended[0].get("state") in ("fallback", "stopped"):
+        last = max(last, ended[0]["rounds"])  # it could not be paid
     if not 1 <= start <= last:
         problem = f"the run in {folder} has rounds 1 to {last}"
         raise ConfigError(f"--from-round {start}: {problem}")

@@ -91,7 +91,7 @@ def test_a_key_in_the_error_of_an_endpoint_is_taken_out(said, planted, endpoint,
     server = endpoint(lambda request: next(errors, None) or any_method(request))
     done = called("?", "--model", "m", "--out", tmp_path / "run", at=server.url)
     texts = [done.stderr, *(p.read_text() for p in (tmp_path / "run").iterdir() if p.is_file())]
-    assert any("attempt 2 follows" in text for text in texts)
+    assert any("attempt 2 of 3 follows" in text for text in texts)
     assert not any(KEY[:12] in text for text in texts)
 
 
