@@ -62,8 +62,7 @@ def test_data_that_a_page_has_is_not_sent_again(server):
     assert get(url, f"{url.path}data?1") == (204, "")
 
 
-def slow(request):
-    time.sleep(1.0)
+def respond(request):
     if is_main(request):
         done = "it is 42" in last_text(request)
         return complete("42") if done else delegate("look", "look again")
@@ -72,8 +71,12 @@ def slow(request):
 
 @pytest.fixture
 def growing(endpoint, tmp_path, request):
-    """The folder of a run that is in progress. The parameter: how many sub-tasks run at a time."""
-    pool, options = pool_at(endpoint(slow).url), Options.of(parallel=getattr(request, "param", 8))
+    """The folder of a run that is in progress. The parameters: how many sub-tasks run at a time,
+    and how many seconds a call takes; a browser needs some to start.
+    """
+    parallel, call_s = getattr(request, "param", (8, 1.0))
+    server = endpoint(lambda request: time.sleep(call_s) or respond(request))
+    pool, options = pool_at(server.url), Options.of(parallel=parallel)
     how = {"pool": pool, "options": options, "out": tmp_path / "run"}
     thread = threading.Thread(target=orchestra_min.orchestrate, args=("?",), kwargs=how)
     thread.start()
@@ -84,6 +87,7 @@ def growing(endpoint, tmp_path, request):
 
 
 @needs_chromium
+@pytest.mark.parametrize("growing", [(8, 4.0)], indirect=True)
 def test_a_live_page_grows_with_its_run_and_ends_with_it(growing, capsys):
     following = threading.Thread(target=report.follow, args=(growing,))
     following.start()
@@ -109,7 +113,7 @@ def test_a_live_page_grows_with_its_run_and_ends_with_it(growing, capsys):
 
 
 @needs_chromium
-@pytest.mark.parametrize("growing, drawn", [(1, 1), (2, 2)], indirect=["growing"])
+@pytest.mark.parametrize("growing, drawn", [((1, 3.0), 1), ((2, 3.0), 2)], indirect=["growing"])
 def test_sub_tasks_that_wait_for_a_thread_are_not_drawn_as_in_flight(growing, drawn):
     data = (partial(report._growing, growing), partial(report._stamp, growing))
     with serve(*data) as url, browser.opened(url) as page:
