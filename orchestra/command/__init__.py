@@ -118,6 +118,8 @@ class Command:
         if not a.quiet:
             for line in self.next_steps(outcome.run, outcome.ending, outcome.rounds):
                 tell(line)
+        if a.replay and not a.quiet:
+            tell("replayed: every call is as recorded")
         if is_over and not a.quiet:
             tell("nothing was missing: the run had ended")
         if not (a.quiet or a.replay or is_over):

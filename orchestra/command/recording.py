@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -239,6 +240,9 @@ def _listening(
 ) -> Iterator[dict[str, Any]]:
     """The listeners of a run, and what ends it."""
     interruption.running.append(folder)
+    if not a.quiet and sys.stderr.isatty():
+        live = command(["report", folder, "--live"])
+        terminal.tell(f"{folder}; its page while it runs: {live}")
     shows = terminal.progress(a, redact.text, status_line)
     with shows as shown, logged_in(folder, redact.text) as log:
         yield {"listeners": (log, *shown), "cancelled": interruption.cancelled}
