@@ -32,7 +32,6 @@ ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
     413: "if it takes no pictures or sound, name a library in [engines] of the pool file",
     429: "--option patience_s=S waits longer",
 }
-UNKNOWN = "MODEL_NAME"  # the model of an endpoint that was not asked
 ASK_S = 2.0  # for a list of models, after a failure
 SCRIPT = Path(orchestra_min.__file__)
 NEEDED = re.compile(r"needs USD (\d+\.\d+)")  # of a budget that is exhausted
@@ -130,7 +129,7 @@ def again_as_stored(run: Path, stored: Manifest) -> Again:
 
 
 def next_steps(
-    run: Again, stored: Manifest, ending: Ending, rounds: int, model: str = UNKNOWN
+    run: Again, stored: Manifest, ending: Ending, rounds: int, model: str = ""
 ) -> Iterator[str]:
     """What to do after a run, each as `purpose: command`. `model`: one that its endpoint serves."""
     if ending.state == "running":
@@ -152,7 +151,7 @@ def _ways_on(
     if REFUSED_MEDIA.search(why):
         yield _with_a_library(run, stored.pool)
     elif ": status 404" in why:
-        yield "with another model", fork(1, "--model", model)
+        yield _with_model(run, model)
     elif ": status 429" in why:
         patience_s = 2 * options.patience_s
         longer = run.command("--option", f"patience_s={patience_s:g}")
@@ -176,7 +175,14 @@ def _ways_on(
         if (options.method or METHOD) == METHOD and "prompts" not in options.more:
             yield "with prompts for small models", fork(1, "--prompts", "small")
         others = [name for name in stored.pool.names if name != stored.pool.main]
-        yield "with another model", fork(1, "--model", (others or [UNKNOWN])[0])
+        yield _with_model(run, (others or [""])[0])
+
+
+def _with_model(run: Again, name: str) -> tuple[str, str]:
+    """The step to another model, which the user must name if none is known."""
+    if name:
+        return "with another model", run.command("--from-round", 1, "--model", name)
+    return "with another model, adding --model NAME", run.command("--from-round", 1)
 
 
 def _with_a_library(run: Again, pool: Pool) -> tuple[str, str]:
