@@ -415,9 +415,9 @@ def summarized(agent: Agent, further: Callable[[Job], Question] | None = None) -
 
             purse.limit_usd = share_usd
             z = job.unreported(end.error, end.cause)
-            text = summary.ask(job, end.__cause__, further)
-            z = replace(z, answer=end.answer, summary=text or z.summary)
-            return replace(z, cost_usd=purse.spent_usd)
+            text = summary.ask(job, end.__cause__, further) or z.summary
+            cost_usd = purse.spent_usd
+            return replace(z, answer=end.answer, summary=text, cost_usd=cost_usd)
         finally:
             purse.limit_usd = share_usd
 
