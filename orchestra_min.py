@@ -67,7 +67,7 @@ from orchestra.kernel.memory import best_supported_answer, opened
 from orchestra.kernel.method import Method
 from orchestra.kernel.money import Ledger, Purse, add_usd, reserve_usd
 from orchestra.kernel.placing import Graph, Placed, ready, refine, waiting
-from orchestra.kernel.prompts import explained, say
+from orchestra.kernel.prompts import explained, say, without_marks
 from orchestra.kernel.tape import (
     EndOfRun,
     Mode,
@@ -320,6 +320,7 @@ class Run:
                 "shortened; a longer context length of the server, or fewer --steps, avoids it"
             )
             ending = replace(ending, why="; ".join(filter(None, [ending.why, told])))
+        ending = replace(ending, why=without_marks(ending.why))
         purse = self.purse
         costs = add_usd(*purse.costs), add_usd(*purse.paid)
         return Outcome(answer, ending, t, purse.calls, purse.tokens, *costs)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestra.kernel.prompts import say
+from orchestra.kernel.prompts import say, without_marks
 from orchestra.kernel.tool import SEARCH, VISIT, Environment, ImageFile, tool
 from orchestra.kernel.vocabulary import Step, ToolError
 from orchestra.methods.react import like_patterns
@@ -118,10 +118,8 @@ def test_small_models_are_offered_finish_alone_after_five_of_one_kind(sub_agent)
     z = sub_agent(A, **SMALL)
     assert z.offered == [*[[*BOTH, "finish"]] * 5, ["finish"]]
     assert say("react/messages", "repeated", times=5) in z.prompts[5]
-    assert (z.status, z.error) == (
-        "partial",
-        say("react/messages", "did_not_finish", tool="EchoAction", times=6),
-    )
+    told = 'only action left: EchoAction with {"text": "a"} showed a'
+    assert z.status == "partial" and without_marks(z.error).endswith(told)
 
 
 @pytest.mark.parametrize("options, count", [({}, 10), (SMALL, 6), ({"steps": 5}, 5)])
@@ -129,7 +127,7 @@ def test_replies_without_an_action_end_the_sub_task_and_its_error_says_so(
     options, count, sub_agent
 ):
     z = sub_agent("It is green.", **options)
-    told = f"None of the last {count} replies of the agent was usable. It was told: Your reply holds no JSON"
+    told = f"None of the last {count} replies of the agent was usable. The last one began: 'It is green.'. It was told: Your"
     assert z.error.startswith(told) and z.error.endswith("began: 'It is green.'")
     assert (z.status, z.answer, len(z.steps)) == ("failed", "", count)
 

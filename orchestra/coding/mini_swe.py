@@ -86,6 +86,7 @@ def run_at(shell: Shell, job: Job) -> Result:
 def _work(shell: Shell, job: Job) -> Result:
     """The commands, until one reports. Raises Unreported."""
     try:
+        step = Step(INVALID, {}, "", "")
         while len(job.trace) < job.steps:
             step = _next_step(shell, job)
             is_last = len(job.trace) + 1 == job.steps
@@ -101,7 +102,7 @@ def _work(shell: Shell, job: Job) -> Result:
     except FAILURES as failure:
         error = say(PROMPTS, "stopped", reason=str(failure))
         raise Unreported(error, failure.cause) from failure
-    raise out_of_steps(job)
+    raise out_of_steps(job, step.memory)
 
 
 def _next_step(shell: Shell, job: Job) -> Step:

@@ -27,7 +27,7 @@ from orchestra.command.flags import TO_A_REPLAY
 from orchestra.command.terminal import PROGRAM, interruption, put, tell
 from orchestra.kernel.folder import Ending, Manifest, read_events, read_manifest
 from orchestra.kernel.tape import Cancelled, Failure, TapeMiss, exchanges
-from orchestra.kernel.vocabulary import Backend, ConfigError, EndpointError
+from orchestra.kernel.vocabulary import ConfigError, EndpointError
 from orchestra_min import Outcome, ending_of
 
 if TYPE_CHECKING:
@@ -97,8 +97,10 @@ class Command:
         verb, *rest = self.words or [""]
         if verb == "runs":
             return _list_runs(rest)
-        if verb not in VERBS:
-            flags.check_verb(verb, [*PROGRAMS, *VERBS])
+        if verb not in VERBS and verb[:1] != "-":
+            from orchestra.command.words import check_verb
+
+            check_verb(verb, [*PROGRAMS, *VERBS])
         kind = verb if verb in ("replay", "resume") else ""
         self.args = a = flags.read(rest if kind else self.words, PROGRAM, kind)
         is_over = a.resume is not None and _is_over(a)
@@ -132,7 +134,7 @@ class Command:
 
     def stopped(self, error: BaseException) -> int:
         """Print what ended the command, and how to go on. Returns the exit code."""
-        from orchestra.command.way_on import advice_on, again_as_stored, models_at
+        from orchestra.command.way_on import advice_now, again_as_stored
 
         interruption.is_told = isinstance(error, Cancelled)
         row = self.put_row(error)
@@ -141,9 +143,7 @@ class Command:
         if row["calls"] and not (is_quiet or is_final):
             tell(f"{terminal.figures(row)}, {self.folder}")
         if isinstance(error, EndpointError) and not (self.args and self.args.replay):
-            failed = self.failed_backend(str(error))
-            self.served = models_at(failed) if error.status == 404 else []
-            advice = advice_on(str(error), failed, self.served)
+            advice, self.served = advice_now(error, self.folder)
             row["why"] = f"{row['why'].rstrip('.')}; {advice}"
         kept = "\n" if isinstance(error, TapeMiss) else ""  # the lines that differ
         line = terminal.printable(self.redact(row["why"]), kept)
@@ -157,14 +157,6 @@ class Command:
             again = how.command("--from-round", 1, "--reuse", run)
             tell(f"  to see what the change leads to, paying only for that: {again}")
         return flags.exit_code(error)
-
-    def failed_backend(self, why: str) -> Backend | None:
-        """The backend of the run that a failure is about."""
-        from orchestra.command.way_on import failed_backend
-
-        if self.folder is None or not (self.folder / "run.json").exists():
-            return None
-        return failed_backend(why, read_manifest(self.folder).pool)
 
     def put_row(self, error: BaseException) -> dict[str, Any]:
         """The row of a run that an error ended, which --json prints."""
@@ -186,10 +178,12 @@ class Command:
             return []
         if not os.path.lexists(run / "run.json"):
             return []
-        from orchestra.command.way_on import again, next_steps
+        from orchestra.command.way_on import again, again_as_stored, next_steps
 
-        how = again(run, self.args)
         stored = read_manifest(run)
+        how = again(run, self.args)
+        if self.args.replay:  # which named nothing that a resume needs
+            how = again_as_stored(run, stored)
         lines = next_steps(how, stored, ending, rounds or 0, *self.served[:1])
         return [f"  {line}" for line in lines]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -53,24 +52,6 @@ class OneLineParser(argparse.ArgumentParser):
         near = difflib.get_close_matches(word[1], known, n=1) if word else []
         meant = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"{problem}{meant} (see --help)")
-
-
-def is_file(word: str) -> bool:
-    """Whether a word is [KIND:]PATH of a file."""
-    try:
-        return file_of(word)[1].is_file()
-    except OSError:  # a question may be longer than any name
-        return False
-
-
-def check_verb(word: str, commands: Sequence[str]) -> None:
-    """Raises ConfigError for a first word that may be a misspelt command."""
-    if word[:1] == "-" or len(word.split()) != 1 or is_file(word):
-        return
-    near = difflib.get_close_matches(word.lower(), commands, n=1, cutoff=0.75)
-    if near:
-        asked = f"to ask it as a question: --question {shlex.quote(word)}"
-        raise ConfigError(f"{word} is not a command; did you mean {near[0]}? {asked}")
 
 
 # ---- values --------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from orchestra.kernel.folder import LAST_STEP, Event, Listener, read_manifest
+from orchestra.kernel.prompts import without_marks
 from orchestra.kernel.vocabulary import Place
 from orchestra_min import Outcome
 
@@ -63,7 +64,7 @@ interruption = Interruption()
 
 def describe(event: Event) -> str:
     text = f"{_place_of(event)} {_content_of(event)}{_figures_of(event)}"
-    return printable(" ".join(text.split()))
+    return printable(" ".join(without_marks(text).split()))
 
 
 def _place_of(event: Event) -> str:

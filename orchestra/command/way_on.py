@@ -11,12 +11,14 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orchestra_min
+from orchestra import install
 from orchestra.command.terminal import KEYS, PROGRAM
 from orchestra.kernel.attempts import REFUSED_MEDIA
 from orchestra.kernel.folder import Ending, Manifest, Options, read_manifest
@@ -32,6 +34,7 @@ ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
     413: "if it takes no pictures or sound, name a library in [engines] of the pool file",
     429: "--option patience_s=S waits longer",
 }
+OTHER_MODEL = "with another model"  # a purpose
 ASK_S = 2.0  # for a list of models, after a failure
 SCRIPT = Path(orchestra_min.__file__)
 NEEDED = re.compile(r"needs USD (\d+\.\d+)")  # of a budget that is exhausted
@@ -61,13 +64,20 @@ def advice_for(ending: Ending, pool: Pool) -> str:
     return advice_on(ending.why, failed) if failed and ending.state == "stopped" else ""
 
 
-def models_at(backend: Backend | None) -> list[str]:
-    """What the endpoint of a backend serves now, as far as it says it at once."""
+def advice_now(error: EndpointError, run: Path | None) -> tuple[str, list[str]]:
+    """The advice on the endpoint of a run that failed just now, and the models that it serves, if
+    it refused one.
+    """
+    if run is None or not (run / "run.json").exists():
+        return advice_on(str(error), None), []
     from orchestra.command.pool_file import LISTED, served_models
 
-    with contextlib.suppress(EndpointError):
-        return served_models(backend, ASK_S)[:LISTED] if backend else []
-    return []
+    served: list[str] = []
+    failed = failed_backend(str(error), read_manifest(run).pool)
+    if failed and error.status == 404:
+        with contextlib.suppress(EndpointError):
+            served = served_models(failed, ASK_S)[:LISTED]
+    return advice_on(str(error), failed, served), served
 
 
 class Again(NamedTuple):
@@ -134,9 +144,12 @@ def next_steps(
     """What to do after a run, each as `purpose: command`. `model`: one that its endpoint serves."""
     if ending.state == "running":
         return
-    added = f", adding {' '.join(run.to_add)}" if run.to_add else ""
     for purpose, resume in _ways_on(run, stored, ending, rounds, model):
-        yield f"{purpose}{added}: {resume}"
+        missing = ["--model NAME"] * (
+            purpose == OTHER_MODEL and "--model" not in resume
+        )
+        to_add = " ".join([*missing, *run.to_add])
+        yield f"{purpose}{to_add and f', adding {to_add}'}: {resume}"
     yield to_see(run.run)
 
 
@@ -171,7 +184,7 @@ def _ways_on(
         yield "for more steps, all paid again", fork(1, *more)
     if ending.cause == "budget" and options.budget_usd is not None:
         yield "with a larger budget", fork(max(rounds, 1), *larger)
-    if ending.cause == "replies":
+    if ending.cause in ("replies", "sub-task"):
         if (options.method or METHOD) == METHOD and "prompts" not in options.more:
             yield "with prompts for small models", fork(1, "--prompts", "small")
         others = [name for name in stored.pool.names if name != stored.pool.main]
@@ -180,9 +193,8 @@ def _ways_on(
 
 def _with_model(run: Again, name: str) -> tuple[str, str]:
     """The step to another model, which the user must name if none is known."""
-    if name:
-        return "with another model", run.command("--from-round", 1, "--model", name)
-    return "with another model, adding --model NAME", run.command("--from-round", 1)
+    named = ("--model", name) if name else ()
+    return OTHER_MODEL, run.command("--from-round", 1, *named)
 
 
 def _with_a_library(run: Again, pool: Pool) -> tuple[str, str]:
@@ -196,7 +208,10 @@ def _with_a_library(run: Again, pool: Pool) -> tuple[str, str]:
     rows[2:2] = [f'api_key_env = "{b.api_key_env}"'] * bool(b.api_key_env)
     file = "\\n".join(["[[backend]]", *rows])
     resume = run._replace(url="").command("--from-round", 1, "--backends", "local.toml")
-    return "to read pictures here", f"printf '{file}\\n' > local.toml && {resume}"
+    lacking = find_spec("rapidocr") is None
+    first = f"{install('local')} && " * lacking
+    made = f"printf '{file}\\n' > local.toml"
+    return "to read pictures here", f"{first}{made} && {resume}"
 
 
 def to_see(folder: Path) -> str:

@@ -42,19 +42,17 @@ def read_question(a: argparse.Namespace) -> None:
                 'the question is missing: orchestra-min "..." FILE; see --help'
             )
         _check_first_word(words)
-        is_quoted = len(words[0].split()) > 1 or all(
-            flags.is_file(w) for w in words[1:]
-        )
+        is_quoted = len(words[0].split()) > 1 or all(is_file(w) for w in words[1:])
         if is_quoted:
             a.question = words.pop(0)
         else:
-            while len(words) > 1 and flags.is_file(words[-1]):
+            while len(words) > 1 and is_file(words[-1]):
                 files.insert(0, words.pop())
             _check_no_file(words)
             a.question = " ".join(words)
             words = []
     for word in words:
-        if not flags.is_file(word):
+        if not is_file(word):
             what = IS_FOLDER if _is_folder(word) else "there is no such file"
             raise ConfigError(f"{word}: {what}; {IN_QUOTES}")
     a.files = [(kind, path) if kind else path for kind, path in a.file]
@@ -71,6 +69,24 @@ def _named(word: str) -> Any:
     return (kind, path) if kind else path
 
 
+def is_file(word: str) -> bool:
+    """Whether a word is [KIND:]PATH of a file."""
+    try:
+        return flags.file_of(word)[1].is_file()
+    except OSError:  # a question may be longer than any name
+        return False
+
+
+def check_verb(word: str, commands: Sequence[str]) -> None:
+    """Raises ConfigError for a first word that may be a misspelt command."""
+    if len(word.split()) != 1 or is_file(word):
+        return
+    near = difflib.get_close_matches(word.lower(), commands, n=1, cutoff=0.75)
+    if near:
+        asked = f"to ask it as a question: --question {shlex.quote(word)}"
+        raise ConfigError(f"{word} is not a command; did you mean {near[0]}? {asked}")
+
+
 def _is_folder(word: str) -> bool:
     try:
         return Path(word).is_dir()
@@ -81,7 +97,7 @@ def _is_folder(word: str) -> bool:
 def _check_first_word(words: Sequence[str]) -> None:
     """Raises ConfigError for a first word that is a file, or is alone."""
     first = words[0]
-    if flags.is_file(first):
+    if is_file(first):
         quoted = shlex.quote(first)
         raise ConfigError(
             f'{first} is a file; the question comes first: orchestra-min "..." {quoted}'

@@ -32,6 +32,7 @@ from orchestra.kernel.prompts import (
     capped,
     explained,
     named,
+    outside,
     render,
     say,
     without_marks,
@@ -65,6 +66,7 @@ REPORT = ("result", "status", "summary")  # the parameters of `finish`
 LIKE_PATTERNS = 5  # of one kind are enough
 WARNED_PART = 5  # the warning comes in the last fifth of the steps
 MOST_UNUSABLE = 10  # replies in a row
+START_CHARS = 80  # of a reply that was not usable
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class React:
 
     def __call__(self, job: Job) -> Result:
         """Do u = (I, C, b, T) in at most `job.steps` steps (rho, a, o). Raises Unreported."""
+        reply = Reply("")
         try:
             while len(job.trace) < job.steps:
                 offer = self.offer(job)
@@ -132,19 +135,25 @@ class React:
                     raise self.unfinished(job, reply)
         except (EndpointError, BudgetExceeded) as failure:
             raise self.stopped(failure) from failure
-        raise out_of_steps(job)
+        raise out_of_steps(job, reply.text)
 
     def unfinished(self, job: Job, reply: Reply) -> Unreported:
         """What the loop ends with if no step was left, or its last `reply` should have finished."""
         calls = [step for step in job.trace if step.action not in (INVALID, FINISH)]
         if not calls or not steps_left(job):
-            return out_of_steps(job)
+            return out_of_steps(job, reply.text)
         newest = calls[-1]
         repeats = sum(step.params == newest.params != {} for step in job.trace)
         if repeats < LIKE_PATTERNS <= len(unusable(job)):
-            return out_of_steps(job)
+            return out_of_steps(job, reply.text)
         about = {"tool": newest.action, "times": max(repeats, like_patterns(calls))}
-        return Unreported(say(PROMPTS, "did_not_finish", **about), "replies")
+        shown = outside(newest.observation)
+        if repeats >= LIKE_PATTERNS:
+            params = outside(json.dumps(newest.params, ensure_ascii=False))
+            told = say(PROMPTS, "same_again", params=params, shown=shown, **about)
+        else:
+            told = say(PROMPTS, "did_not_finish", **about)
+        return Unreported(told, "tools" if newest.failed else "replies")
 
     def stopped(self, failure: EndpointError | BudgetExceeded) -> Exception:
         """What a failure of an endpoint or an empty purse ends the loop with."""
@@ -345,11 +354,12 @@ def unusable(job: Job) -> list[Step]:
     return list(takewhile(lambda step: step.action == INVALID, reversed(job.trace)))
 
 
-def out_of_steps(job: Job) -> Unreported:
-    """What ends a sub-agent that has no step left, or none that would help."""
+def out_of_steps(job: Job, reply: str) -> Unreported:
+    """What ends a sub-agent that has no step left, or none that would help. `reply`: the last."""
     replies = unusable(job)
     if len(replies) >= LIKE_PATTERNS:
         about = {"count": len(replies), "mistake": replies[0].observation}
+        about["start"] = repr(reply.strip()[:START_CHARS])
         return Unreported(say(PROMPTS, "unusable", **about), "replies")
     return Unreported(say(PROMPTS, "out_of_steps", steps=job.steps), "steps")
 

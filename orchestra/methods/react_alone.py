@@ -116,6 +116,11 @@ class SingleReact(CarefulReact):
 
     def check(self, job: Job, offer: Offer, action: Action) -> None:
         """Raises ModelMistake also for a report of what was not seen, or without a result."""
+        if action.name in blocked_tools(job):
+            known = ", ".join([*(tool.name for tool in offer.tools), FINISH])
+            raise ModelMistake(
+                "withdrawn", "react/messages", tool=action.name, known=known
+            )
         super().check(job, offer, action)
         if action.name == FINISH:
             if status_of(action.report) == "done" and offer.unopened:

@@ -151,6 +151,8 @@ def _repaired_objects(text: str) -> list[Any]:
     start = OBJECT_START.search(text)
     if start is None:
         return []
+    if text[: start.start()].strip() and text[start.start() :].strip() == "{":
+        return []  # prose that ends with a brace
     from orchestra.methods import repair  # seldom needed
 
     return repair.objects(LATEX.sub(r"\1\\\\", text[start.start() :]))
