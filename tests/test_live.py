@@ -80,7 +80,7 @@ def growing(endpoint, tmp_path, request):
     how = {"pool": pool, "options": options, "out": tmp_path / "run"}
     thread = threading.Thread(target=orchestra_min.orchestrate, args=("?",), kwargs=how)
     thread.start()
-    while thread.is_alive() and not is_running(tmp_path / "run"):
+    while thread.is_alive() and not (server.requests and is_running(tmp_path / "run")):
         time.sleep(0.02)
     yield tmp_path / "run"
     thread.join()
@@ -92,8 +92,8 @@ def test_a_live_page_grows_with_its_run_and_ends_with_it(growing, capsys):
     following = threading.Thread(target=report.follow, args=(growing,))
     following.start()
     printed = ""
-    while not printed and following.is_alive():
-        printed = capsys.readouterr().out
+    while "\n" not in printed and following.is_alive():
+        printed += capsys.readouterr().out
     with browser.opened(printed.split()[-1]) as page:
         page.until("document.querySelector('.state')?.innerText.includes('In progress')")
         page.until("document.querySelectorAll('.bar:not(.open)').length >= 1")
