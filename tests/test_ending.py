@@ -8,13 +8,15 @@ import shutil
 import signal
 import subprocess
 import time
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestra.command.way_on import again_as_stored
-from orchestra.kernel.folder import read_events, read_manifest
-from orchestra.kernel.vocabulary import Price
+from orchestra.command.way_on import again_as_stored, next_steps
+from orchestra.kernel.folder import Ending, read_events, read_manifest
+from orchestra.kernel.vocabulary import Pool, Price
 from orchestra.report.run_data import outcome_row, read
 from orchestra.report.totals import Totals, summary, totals_in
 from orchestra_min import orchestrate
@@ -174,6 +176,25 @@ def test_a_run_from_someone_else_does_not_say_where_to_send_a_key(url, file, tol
     command = again_as_stored(run, read_manifest(run)).command()
     assert command.startswith(told) and command.endswith(f" resume {tmp_path}/run")
     assert ("evil" in command, "pool.toml" in command) == (False, False)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/v1", "https://evil.test/v1"])
+def test_the_pool_file_that_is_printed_is_safe_whatever_a_run_names(url, tmp_path):
+    name = "x'; touch evil; '%s\\n\""
+    stored = read_manifest(EQUINOX)
+    b = replace(stored.pool.backends[0], name=name, base_url=url)
+    stored = replace(stored, pool=Pool((b,), main=name))
+    why = f"{name} at {url}: status 400: this model does not support image input"
+    ending = Ending("stopped", "endpoint", why, finished=False)
+    again = again_as_stored(tmp_path / "a 'run'", stored)
+    step, *_ = next_steps(again, stored, ending, rounds=1)
+    made = re.search("printf .*(?= > local.toml)", step)
+    assert "evil.test" not in step and bool(made) == ("127" in url)
+    if made:
+        shown = subprocess.check_output(["sh", "-c", made[0]], text=True, cwd=tmp_path)
+        (backend,) = tomllib.loads(shown)["backend"]
+        assert backend == {"name": name, "base_url": url}
+        assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("ending", ["rounds", "budget"])

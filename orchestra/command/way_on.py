@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -198,20 +199,21 @@ def _with_model(run: Again, name: str) -> tuple[str, str]:
 
 
 def _with_a_library(run: Again, pool: Pool) -> tuple[str, str]:
-    """The step that reads pictures on this machine, where an endpoint refuses them."""
+    """The step that reads pictures on this machine, where an endpoint refuses them. A pool file is
+    made only of an endpoint that the user has named, or of one on this machine.
+    """
     engine = 'image = { engine = "local" }'
-    if "--backends" in run.flags:
+    if "--backends" in run.flags or not run.url:
         resume = run.command("--from-round", 1)
-        return f"with {engine} in [engines] of the pool file", resume
+        return f"with {engine} in [engines] of a pool file", resume
     b = pool[pool.main]
-    rows = [f'name = "{b.name}"', f'base_url = "{b.base_url}"', "[engines]", engine]
-    rows[2:2] = [f'api_key_env = "{b.api_key_env}"'] * bool(b.api_key_env)
-    file = "\\n".join(["[[backend]]", *rows])
+    rows = ["[[backend]]", f"name = {json.dumps(b.name)}"]
+    rows.append(f"base_url = {json.dumps(run.url)}")
+    rows += [f"api_key_env = {json.dumps(b.api_key_env)}"] * bool(b.api_key_env)
+    made = shlex.join(["printf", r"%s\n", *rows, "[engines]", engine])
     resume = run._replace(url="").command("--from-round", 1, "--backends", "local.toml")
-    lacking = find_spec("rapidocr") is None
-    first = f"{install('local')} && " * lacking
-    made = f"printf '{file}\\n' > local.toml"
-    return "to read pictures here", f"{first}{made} && {resume}"
+    first = f"{install('local')} && " * (find_spec("rapidocr") is None)
+    return "to read pictures here", f"{first}{made} > local.toml && {resume}"
 
 
 def to_see(folder: Path) -> str:
