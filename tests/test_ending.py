@@ -136,11 +136,15 @@ def test_a_run_without_a_round_left_goes_on_with_more_and_keeps_what_was_paid(en
     flags = "--backends", "pool.toml", "--rounds", "1", "--out", "run"
     told = steps_of(called("?", *flags).stderr)
     listed = steps_of(called("runs", "run").stdout)
-    purposes = {"for more rounds, those so far are kept", "to see what happened"}
-    assert told.keys() == listed.keys() - {"why"} == purposes
-    for steps in (told, listed):
+    kept, added = (
+        "for more rounds, those so far are kept",
+        f"--backends {Path('pool.toml').absolute()}",
+    )
+    assert told.keys() == {kept, "to see what happened"}
+    assert listed.keys() - {"why"} == {f"{kept}, adding {added}", "to see what happened"}
+    for command in (told[kept], f"{listed[f'{kept}, adding {added}']} {added}"):
         made = len(server.requests)
-        done = pasted(steps["for more rounds, those so far are kept"], "http://127.0.0.1:9")
+        done = pasted(command, "http://127.0.0.1:9")
         assert (done.returncode, done.stdout, len(server.requests)) == (0, "42\n", made + 1)
     assert pasted(told["to see what happened"], "").returncode == 0
 
@@ -187,14 +191,28 @@ def test_the_pool_file_that_is_printed_is_safe_whatever_a_run_names(url, tmp_pat
     why = f"{name} at {url}: status 400: this model does not support image input"
     ending = Ending("stopped", "endpoint", why, finished=False)
     again = again_as_stored(tmp_path / "a 'run'", stored)
-    step, *_ = next_steps(again, stored, ending, rounds=1)
-    made = re.search("printf .*(?= > local.toml)", step)
-    assert "evil.test" not in step and bool(made) == ("127" in url)
-    if made:
-        shown = subprocess.check_output(["sh", "-c", made[0]], text=True, cwd=tmp_path)
-        (backend,) = tomllib.loads(shown)["backend"]
-        assert backend == {"name": name, "base_url": url}
-        assert not [*tmp_path.iterdir()]
+    (purpose, command), *_ = next_steps(again, stored, ending, rounds=1)
+    assert "evil.test" not in command and "printf" not in command
+    assert purpose == 'with image = { engine = "local" } in [engines] of a pool file'
+    own = again._replace(is_own=True, url="http://127.0.0.1:8/v1")
+    (_, command), *_ = next_steps(own, stored, ending, rounds=1)
+    made = re.search("printf .*(?= > pool-local.toml)", command)
+    shown = subprocess.check_output(["sh", "-c", made[0]], text=True, cwd=tmp_path)
+    (backend,) = tomllib.loads(shown)["backend"]
+    assert backend == {"name": name, "model": b.model, "base_url": "http://127.0.0.1:8/v1"}
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("more", [
+    {"pool_file": "/proc/self/cwd/pool.toml"}, {"workdir": "/repo: touch x; #"}, {"reuse": ["a'b\n: x"]},
+])  # fmt: skip
+def test_what_a_run_folder_names_is_in_no_command_but_next_to_it(more):
+    stored = read_manifest(EQUINOX)
+    stored = replace(stored, more={**stored.more, **more})
+    ending = Ending("stopped", "endpoint", "x at y: status 500", finished=False)
+    (purpose, command), *_ = next_steps(again_as_stored(Path("-run"), stored), stored, ending, 1)
+    assert command.endswith(" resume ./-run")
+    assert purpose.startswith("to continue, adding --") and not set(purpose.split()) <= {"to"}
 
 
 @pytest.mark.parametrize("ending", ["rounds", "budget"])

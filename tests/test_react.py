@@ -118,7 +118,7 @@ def test_small_models_are_offered_finish_alone_after_five_of_one_kind(sub_agent)
     z = sub_agent(A, **SMALL)
     assert z.offered == [*[[*BOTH, "finish"]] * 5, ["finish"]]
     assert say("react/messages", "repeated", times=5) in z.prompts[5]
-    told = 'only action left: EchoAction with {"text": "a"} showed a'
+    told = '6 times and did not finish: EchoAction with {"text": "a"} showed a'
     assert z.status == "partial" and without_marks(z.error).endswith(told)
 
 
@@ -240,7 +240,7 @@ def test_one_agent_answers_with_all_tools(alone):
 
 @pytest.mark.parametrize("reply, state, answer", [
     ("<think>hm</think>The answer is 42.", "fallback", "The answer is 42."), ('{"tool": "x"}', "stopped", ""),
-    (cut_off("The answer is 4"), "stopped", ""),
+    (cut_off("The answer is 4"), "stopped", ""), ("<think>{a}</think>It is $\\boxed{5}$.", "fallback", "It is $\\boxed{5}$."),
 ])  # fmt: skip
 def test_an_answer_in_words_alone_is_the_fallback(reply, state, answer, alone):
     result = alone(*[reply] * 9)

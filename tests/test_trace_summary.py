@@ -120,7 +120,7 @@ STOPPED = {  # how the sub-agent goes on after it has seen the fact; the options
     "rate limit": (Raw(429, {}), {"patience_s": 0.0}, False),
     "connection lost": (OSError(), {}, False),
     "not JSON": (Raw(200, "<html>"), {}, False),
-    "late": (late, {"timeout_s": 0.1}, False),
+    "late": (late, {"timeout_s": 1.0}, False),
 }  # fmt: skip
 
 

@@ -134,7 +134,7 @@ class Command:
 
     def stopped(self, error: BaseException) -> int:
         """Print what ended the command, and how to go on. Returns the exit code."""
-        from orchestra.command.way_on import advice_now, again_as_stored
+        from orchestra.command.way_on import advice_now, again_after_replay
 
         interruption.is_told = isinstance(error, Cancelled)
         row = self.put_row(error)
@@ -151,11 +151,12 @@ class Command:
         if not (is_quiet or is_final):
             for line in self.next_steps(self.folder, ending_of(error), row["rounds"]):
                 tell(line)
-        if isinstance(error, TapeMiss) and error.differs and self.args:
+        if isinstance(error, TapeMiss) and error.differs and self.args and not is_quiet:
             run = self.args.replay or self.args.resume
-            how = again_as_stored(run, read_manifest(run))
-            again = how.command("--from-round", 1, "--reuse", run)
-            tell(f"  to see what the change leads to, paying only for that: {again}")
+            how = again_after_replay(run, self.args, read_manifest(run))
+            purpose = "to see what the change leads to, paying only for that"
+            step = how.step(purpose, how.command("--from-round", 1, "--reuse", run))
+            tell(terminal.printable(f"  {': '.join(step)}"))
         return flags.exit_code(error)
 
     def put_row(self, error: BaseException) -> dict[str, Any]:
@@ -178,14 +179,13 @@ class Command:
             return []
         if not os.path.lexists(run / "run.json"):
             return []
-        from orchestra.command.way_on import again, again_as_stored, next_steps
+        from orchestra.command.way_on import again, again_after_replay, next_steps
 
-        stored = read_manifest(run)
-        how = again(run, self.args)
-        if self.args.replay:  # which named nothing that a resume needs
-            how = again_as_stored(run, stored)
-        lines = next_steps(how, stored, ending, rounds or 0, *self.served[:1])
-        return [f"  {line}" for line in lines]
+        stored, a = read_manifest(run), self.args
+        how = again_after_replay(run, a, stored) if a.replay else again(run, a)
+        model = [] if a.backends else self.served[:1]
+        steps = next_steps(how, stored, ending, rounds or 0, *model)
+        return [terminal.printable(f"  {': '.join(step)}") for step in steps]
 
 
 # ---- the words -----------------------------------------------------------------------------------

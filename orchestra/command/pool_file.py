@@ -129,7 +129,8 @@ def load(path: Path) -> Pool:
     except Invalid as error:
         found = sorted((_line(text, loc), problem) for loc, problem in error.problems)
         lines = [f"{line}: {problem}" for line, problem in found]
-        raise ConfigError(f"{path}:{'; line '.join(lines)}") from None
+        told = Redact(["OPENAI_API_KEY"]).text("; line ".join(lines))
+        raise ConfigError(f"{path}:{told}") from None
 
 
 def pool_from(row: Mapping[str, Any]) -> Pool:
@@ -174,7 +175,7 @@ def _problems(error: ValidationError) -> Iterator[tuple[Loc, str]]:
         elif problem["type"] == "extra_forbidden":
             yield loc, f"{path} is not a known key{meant[key]}"
         else:
-            told, _, _ = problem["msg"].partition(",")
+            told, _, _ = problem["msg"].partition(", unable")
             yield loc, f"{path} {told.removeprefix('Input ')}"
 
 
@@ -185,10 +186,19 @@ def _check_backend(i: int, backend: BackendTable, before: Sequence[str]) -> None
         "base_url": "" if URL.fullmatch(backend.base_url) else BAD_URL,
         "api_key_env": "" if f"{backend.api_key_env}_".isidentifier() else BAD_KEY,
         "options": f"cannot set {reserved}: the program sets it" if reserved else "",
+        **({} if _is_json(backend.options) else {"options": "has a date, not JSON"}),
     }
     for key, problem in problems.items():
         if problem:
             raise Invalid((("backend", i, key), f"{key}: {problem}"))
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _check_name(loc: Loc, name: str, names: Sequence[str]) -> None:
@@ -271,7 +281,7 @@ def check(pool: Pool, budget_usd: float | None, redact: Redact) -> None:
         key = os.environ.get(b.api_key_env, "").strip()
         where = f"backend {b.name}: the environment variable {b.api_key_env}"
         if b.api_key_env and not key:
-            raise ConfigError(f"{where} is not set; set it to your key")
+            raise ConfigError(redact.text(f"{where} is not set; set it to your key"))
         if not (key.isascii() and key.isprintable()):
             problem = "holds a line break or a non-ASCII character; set it again"
             raise ConfigError(f"{where} {problem}")
@@ -352,6 +362,7 @@ def served_models(backend: Backend, timeout_s: float = LIST_S) -> list[str]:
         why = found.why if isinstance(found, Problem) else ""
         raise EndpointError(f"{url}: status {status}: {why}", status)
     try:
-        return [model["id"] for model in json.loads(answer.content)["data"]]
+        names = [model["id"] for model in json.loads(answer.content)["data"]]
+        return [n for n in names if isinstance(n, str) and n.isprintable()]
     except (ValueError, LookupError, TypeError):
         return []

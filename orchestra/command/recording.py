@@ -112,7 +112,6 @@ def _fork(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
     stored = _stored(a.resume)
     named, redact = _pool(a)
     pool = _pool_of_fork(a, stored.pool, named)
-    pool_file.check(pool, a.budget, redact)
     short = {
         names.short_name(spec): spec for spec in stored.options.more.get("tools", ())
     }
@@ -123,6 +122,7 @@ def _fork(a: argparse.Namespace, began: Began, stack: ExitStack) -> Outcome:
         Options.of(**{**stored.options.row(), **changed}), a.option
     )
     options = Options.of(**{**stored.options.row(), **changed})
+    pool_file.check(pool, options.budget_usd, redact)
     trusted = replace(stored, more={**stored.more, "reuse": ()})  # a fork names its own
     given, resolve = trust.objects_again(a, a.resume, trusted, stack, redact, options)
     folder = a.out or default_folder()

@@ -11,7 +11,13 @@ from typing import Any
 from orchestra.command.folders import DEPTH, runs_in
 from orchestra.command.outside import check_run, damage_is_one_line
 from orchestra.command.terminal import printable, put, tell
-from orchestra.command.way_on import advice_for, again_as_stored, next_steps, to_see
+from orchestra.command.way_on import (
+    TO_SEE,
+    advice_for,
+    again_as_stored,
+    next_steps,
+    to_see,
+)
 from orchestra.kernel.folder import read_manifest
 from orchestra.kernel.vocabulary import ConfigError
 
@@ -45,12 +51,10 @@ def list_runs(folder: Path, as_json: bool) -> int:
         return 0
     if len(rows) > 1:  # one page of all
         for row in rows:
-            row["next"] = [
-                step for step in row.get("next", ()) if " report " not in step
-            ]
+            row["next"] = [s for s in row.get("next", ()) if s[0] != TO_SEE]
     put(table_with_why(LISTED, [*map(_shown, rows)]))
     if len(rows) > 1:
-        tell(to_see(folder))
+        tell(printable(": ".join(to_see(folder))))
     return 0
 
 
@@ -67,7 +71,7 @@ def _row_of(run: Path) -> dict[str, Any]:
     seen = summary(run)
     how = again_as_stored(run, stored)
     steps = next_steps(how, stored, seen.ending, seen.rounds)
-    is_of_sweep = run.resolve().parents[1].joinpath("sweep.json").exists()
+    is_of_sweep = (run.resolve().parent.parent / "sweep.json").exists()
     date = time.strftime("%Y-%m-%d %H:%M", time.localtime(seen.date_s))
     return {
         "method": seen.method,
@@ -108,7 +112,7 @@ def table_with_why(columns: str, rows: Sequence[Mapping[str, Any]]) -> str:
         if row["why"] not in ("", row["state"]):
             why = "; ".join(filter(None, [str(row["why"]), row.get("advice", "")]))
             shown.append(f"    why: {printable(' '.join(why.split()))}")
-        shown += [f"    {printable(line)}" for line in row.get("next", ())]
+        shown += [f"    {printable(': '.join(step))}" for step in row.get("next", ())]
     return "\n".join(shown)
 
 

@@ -20,9 +20,16 @@ from urllib.parse import urlsplit
 
 import orchestra_min
 from orchestra import install
+from orchestra.command.flags import MOST, MOST_S
 from orchestra.command.terminal import KEYS, PROGRAM
-from orchestra.kernel.attempts import REFUSED_MEDIA
-from orchestra.kernel.folder import Ending, Manifest, Options, read_manifest
+from orchestra.kernel.attempts import NO_QUOTA, REFUSED_MEDIA
+from orchestra.kernel.folder import (
+    Ending,
+    Manifest,
+    Options,
+    read_events,
+    read_manifest,
+)
 from orchestra.kernel.vocabulary import Backend, EndpointError, Pool
 from orchestra.methods import METHOD
 from orchestra_min import ending_of
@@ -35,7 +42,9 @@ ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
     413: "if it takes no pictures or sound, name a library in [engines] of the pool file",
     429: "--option patience_s=S waits longer",
 }
-OTHER_MODEL = "with another model"  # a purpose
+OTHER_MODEL = "with another model"  # purposes
+TO_SEE = "to see what happened"
+Step = tuple[str, str]  # a purpose, and the command for it
 ASK_S = 2.0  # for a list of models, after a failure
 SCRIPT = Path(orchestra_min.__file__)
 NEEDED = re.compile(r"needs USD (\d+\.\d+)")  # of a budget that is exhausted
@@ -77,24 +86,37 @@ def advice_now(error: EndpointError, run: Path | None) -> tuple[str, list[str]]:
     failed = failed_backend(str(error), read_manifest(run).pool)
     if failed and error.status == 404:
         with contextlib.suppress(EndpointError):
-            served = served_models(failed, ASK_S)[:LISTED]
+            listed = served_models(failed, ASK_S)[:LISTED]
+            served = [name for name in listed if name != failed.model]
     return advice_on(str(error), failed, served), served
 
 
 class Again(NamedTuple):
     """What resumes a run: the folder, the flags that a resume needs again, and OPENAI_BASE_URL, if
-    that is part of it. `to_add`: flags that the user must add.
+    that is part of it. `to_add`: flags that the user must add; `is_own`: the user has named all
+    else on this command line.
     """
 
     run: Path
     flags: Sequence[object] = ()
     url: str = ""
     to_add: Sequence[str] = ()
+    is_own: bool = False
 
     def command(self, *more: object) -> str:
         """The command, with further words."""
         where = f"OPENAI_BASE_URL={shlex.quote(self.url)} " if self.url else ""
         return where + command(["resume", self.run, *self.flags, *more])
+
+    def step(self, purpose: str, command: str) -> Step:
+        """The step, with what must be added to its command; a fork chooses what it reuses anew."""
+        missing = ["--model NAME"] * (
+            purpose == OTHER_MODEL and "--model" not in command
+        )
+        is_fork = "--from-round" in command
+        more = [flag for flag in self.to_add if not (is_fork and flag[:7] == "--reuse")]
+        added = " ".join([*missing, *more])
+        return f"{purpose}{added and f', adding {added}'}", command
 
 
 def again(folder: Path, a: argparse.Namespace) -> Again:
@@ -120,76 +142,102 @@ def again(folder: Path, a: argparse.Namespace) -> Again:
             flags += [flag, value]
     flags += ["--unsafe-code"] if a.unsafe_code else []
     url = "" if a.backends else os.environ.get("OPENAI_BASE_URL", "").strip()
-    return Again(folder, flags, url)
+    return Again(folder, flags, url, is_own=True)
 
 
 def again_as_stored(run: Path, stored: Manifest) -> Again:
-    """The same, as far as run.json says it. The folder may come from someone else: no pool file in
-    it is named, no program, and no endpoint but one of this machine.
+    """The same, as far as run.json says it. The folder may come from someone else: the command
+    names no file, no program and no endpoint but one of this machine. The user adds them.
     """
     from orchestra.command.trust import to_add
 
-    added = to_add(run, stored)
-    file = Path(str(stored.more.get("pool_file", "")))
-    if file.is_absolute():
-        is_theirs = file.resolve().is_relative_to(run.resolve())
-        return Again(run, () if is_theirs else ("--backends", file), to_add=added)
+    file = stored.more.get("pool_file")
+    pool = [f"--backends {shlex.quote(str(file))}"] if file else []
     url = stored.pool[stored.pool.main].base_url
-    is_here = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
-    return Again(run, url=url if is_here else "", to_add=added)
+    is_here = not file and urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+    return Again(run, url=url if is_here else "", to_add=[*pool, *to_add(run, stored)])
+
+
+def again_after_replay(run: Path, a: argparse.Namespace, stored: Manifest) -> Again:
+    """The same of a replay, whose command line named Python of the user at most."""
+    theirs, ours = again_as_stored(run, stored), again(run, a)
+    named = {flag for flag in ours.flags if str(flag)[:2] == "--"}
+    to_add = [flag for flag in theirs.to_add if flag.split()[0] not in named]
+    return theirs._replace(flags=(*theirs.flags, *ours.flags), to_add=to_add)
 
 
 def next_steps(
     run: Again, stored: Manifest, ending: Ending, rounds: int, model: str = ""
-) -> Iterator[str]:
-    """What to do after a run, each as `purpose: command`. `model`: one that its endpoint serves."""
+) -> Iterator[Step]:
+    """What to do after a run. `model`: one that its endpoint serves."""
     if ending.state == "running":
         return
-    for purpose, resume in _ways_on(run, stored, ending, rounds, model):
-        missing = ["--model NAME"] * (
-            purpose == OTHER_MODEL and "--model" not in resume
-        )
-        to_add = " ".join([*missing, *run.to_add])
-        yield f"{purpose}{to_add and f', adding {to_add}'}: {resume}"
+    if not ending.finished:
+        yield run.step(*_to_continue(run, stored, ending, model))
+    for purpose, resume in _to_vary(run, stored, ending, rounds):
+        yield run.step(purpose, resume)
     yield to_see(run.run)
 
 
-def _ways_on(
-    run: Again, stored: Manifest, ending: Ending, rounds: int, model: str
-) -> Iterator[tuple[str, str]]:
-    """The purposes and commands that go on with a run that ended early."""
-    if ending.state == "answered":
-        return
+def _to_continue(
+    run: Again, stored: Manifest, ending: Ending, model: str
+) -> tuple[str, str]:
+    """How a run goes on that an error has stopped."""
     options, why = stored.options, ending.why
-    fork = partial(run.command, "--from-round")
     if REFUSED_MEDIA.search(why):
-        yield _with_a_library(run, stored.pool)
-    elif ": status 404" in why:
-        yield _with_model(run, model)
-    elif ": status 429" in why:
-        patience_s = 2 * options.patience_s
+        return _with_a_library(run, stored.pool, why)
+    if ": status 404" in why:
+        return _with_model(run, model)
+    if ": status 429" in why and NO_QUOTA not in why:
+        patience_s = 2 * options.patience_s or 60
         longer = run.command("--option", f"patience_s={patience_s:g}")
-        yield "to continue and wait longer", longer
-    elif "timed out" in why:
-        longer = run.command("--timeout", f"{2 * options.timeout_s:g}")
-        yield "to continue and wait longer", longer
-    elif not ending.finished:
-        yield "to continue", run.command()
+        return "to continue and wait longer", longer
+    if "timed out" in why:
+        timeout_s = min(2 * options.timeout_s, MOST_S)
+        longer = run.command("--timeout", f"{timeout_s:g}")
+        return "to continue and wait longer", longer
+    return "to continue", run.command()
+
+
+def _to_vary(
+    run: Again, stored: Manifest, ending: Ending, rounds: int
+) -> Iterator[tuple[str, str]]:
+    """The forks that may help a run that ended early, or changed nothing."""
+    options = stored.options
+    fork = partial(run.command, "--from-round")
+    if ending.state == "answered":
+        is_coding = (run.run / "workdir.git").exists()
+        if is_coding and not (run.run / "changes.diff").exists():
+            yield "to try again", fork(1)
+        return
     larger = ("--budget", _larger(options, ending))
     if ending.cause == "rounds":
-        more = ["--rounds", 2 * (options.rounds or rounds)]
-        more += larger if "the budget does not cover" in why else ()
+        more = ["--rounds", min(2 * (options.rounds or rounds), MOST)]
+        more += larger if "the budget does not cover" in ending.why else ()
         yield "for more rounds, those so far are kept", fork(rounds + 1, *more)
     if ending.cause == "steps":
-        more = ["--steps", 2 * options.steps]
-        yield "for more steps, all paid again", fork(1, *more)
+        steps = min(2 * options.steps, MOST)
+        yield "for more steps, all paid again", fork(1, "--steps", steps)
     if ending.cause == "budget" and options.budget_usd is not None:
         yield "with a larger budget", fork(max(rounds, 1), *larger)
-    if ending.cause in ("replies", "sub-task"):
+    broken = _failed_tools(run.run, stored)
+    if broken and ending.cause in ("tools", "replies", "sub-task"):
+        yield f"once {broken} is corrected", fork(1)
+    elif ending.cause in ("replies", "sub-task"):
         if (options.method or METHOD) == METHOD and "prompts" not in options.more:
             yield "with prompts for small models", fork(1, "--prompts", "small")
         others = [name for name in stored.pool.names if name != stored.pool.main]
         yield _with_model(run, (others or [""])[0])
+
+
+def _failed_tools(run: Path, stored: Manifest) -> str:
+    """The tools of the user that failed in a run."""
+    theirs = {
+        str(spec).rpartition(":")[2] for spec in stored.options.more.get("tools", ())
+    }
+    events = read_events(run)
+    failed = {e["action"] for e in events if e["event"] == "step" and e["failed"]}
+    return " and ".join(sorted(failed & theirs))
 
 
 def _with_model(run: Again, name: str) -> tuple[str, str]:
@@ -198,27 +246,31 @@ def _with_model(run: Again, name: str) -> tuple[str, str]:
     return OTHER_MODEL, run.command("--from-round", 1, *named)
 
 
-def _with_a_library(run: Again, pool: Pool) -> tuple[str, str]:
-    """The step that reads pictures on this machine, where an endpoint refuses them. A pool file is
-    made only of an endpoint that the user has named, or of one on this machine.
+def _with_a_library(run: Again, pool: Pool, why: str) -> tuple[str, str]:
+    """The step that reads pictures or sound on this machine, where an endpoint refuses them. A pool
+    file is made only of the endpoint that the user has named.
     """
-    engine = 'image = { engine = "local" }'
-    if "--backends" in run.flags or not run.url:
-        resume = run.command("--from-round", 1)
-        return f"with {engine} in [engines] of a pool file", resume
+    kind = "audio" if "audio" in why else "image"
+    engine = f'{kind} = {{ engine = "local" }}'
+    fork = run.command("--from-round", 1)
+    if not run.is_own or not run.url:
+        return f"with {engine} in [engines] of a pool file", fork
     b = pool[pool.main]
     rows = ["[[backend]]", f"name = {json.dumps(b.name)}"]
-    rows.append(f"base_url = {json.dumps(run.url)}")
-    rows += [f"api_key_env = {json.dumps(b.api_key_env)}"] * bool(b.api_key_env)
+    rows += [f"model = {json.dumps(b.model)}", f"base_url = {json.dumps(run.url)}"]
+    if os.environ.get("OPENAI_API_KEY"):
+        rows.append('api_key_env = "OPENAI_API_KEY"')
     made = shlex.join(["printf", r"%s\n", *rows, "[engines]", engine])
-    resume = run._replace(url="").command("--from-round", 1, "--backends", "local.toml")
-    first = f"{install('local')} && " * (find_spec("rapidocr") is None)
-    return "to read pictures here", f"{first}{made} > local.toml && {resume}"
+    file = "pool-local.toml"
+    resume = run._replace(url="").command("--from-round", 1, "--backends", file)
+    package = "faster_whisper" if kind == "audio" else "rapidocr"
+    first = f"{install('local')} && " * (find_spec(package) is None)
+    return f"to read {kind}s here", f"{first}{made} > {file} && {resume}"
 
 
-def to_see(folder: Path) -> str:
+def to_see(folder: Path) -> Step:
     """The step that makes the page of a run, or the pages of a folder."""
-    return f"to see what happened: {command(['report', folder])}"
+    return TO_SEE, command(["report", folder])
 
 
 def _larger(options: Options, ending: Ending) -> str:
@@ -230,7 +282,10 @@ def _larger(options: Options, ending: Ending) -> str:
 
 
 def command(words: Iterable[object]) -> str:
-    """A command of this program that can be copied."""
+    """A command of this program that can be copied. A path is never taken for a flag."""
+    words = [
+        f"./{w}" if isinstance(w, Path) and str(w)[:1] == "-" else w for w in words
+    ]
     program = [PROGRAM] if shutil.which(PROGRAM) else [sys.executable, str(SCRIPT)]
     return shlex.join([*program, *map(str, words)])
 

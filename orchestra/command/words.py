@@ -116,7 +116,7 @@ def _check_no_file(words: Sequence[str]) -> None:
     for word in words[1:]:
         if _is_folder(word):
             raise ConfigError(f"{word}: {IS_FOLDER}; {IN_QUOTES}")
-        if EXTENSION.fullmatch(word):
+        if EXTENSION.fullmatch(word) or flags.file_of(word)[0]:
             raise ConfigError(f"{word}: there is no such file; {IN_QUOTES}")
 
 

@@ -80,8 +80,13 @@ def score(a: argparse.Namespace) -> int:
     scored.sort(key=lambda row: order[key_of(row)])
     write_whole(file, "".join(f"{json.dumps(r, ensure_ascii=False)}\n" for r in scored))
     terminal.put(_summary(a.scorer, scored))
+    missing = sum(row["score"] is None for row in scored)
+    if missing:
+        terminal.tell(
+            f"once that is corrected, the same command asks for the {missing}"
+        )
     terminal.tell(f"next: {command(['evaluate', 'report', a.folder])}")
-    return 1 if any(row["score"] is None for row in scored) else 0
+    return 1 if missing else 0
 
 
 def _forget_missing(folder: Path, scorer: str) -> None:

@@ -31,6 +31,7 @@ from orchestra.kernel.tape import Appender, Cancelled
 from orchestra.kernel.vocabulary import ConfigError, EndpointError
 
 POLL_S = 0.2  # between two looks at whether the sweep was interrupted
+MOST_REFUSED = 3  # questions, before any other got an answer
 REFUSED = re.compile(r"status 40[134]\b")  # which no other question would avoid
 GRACE_S = 2.0  # after Ctrl-C: how long calls in flight may take to reach their tape
 Tell = Callable[[str], None]  # shows a line
@@ -123,7 +124,8 @@ def sweep(
     """Answer the questions. Yields the row of each one as it ends, after it was written to disk."""
     flight = _Flight(todo, plan, at, workers, budget, tell)
     file = Appender(plan.out / "rows.jsonl")
-    is_admitted = False  # some question had no failure
+    is_admitted = False  # some question got an answer of its endpoint
+    refused = 0
     try:
         while flight.waiting or flight.running:
             if interruption.cancelled.is_set():
@@ -147,8 +149,11 @@ def sweep(
                     flight.waiting.append(q)  # again, with a larger share
                 else:
                     yield row
-                if not is_admitted and REFUSED.search(row["why"]):
+                refused += REFUSED.search(row["why"]) is not None
+                if not is_admitted and refused == min(MOST_REFUSED, len(todo)):
                     problem = "once that is corrected, the same command goes on"
+                    if "status 404" in row["why"]:
+                        problem += "; another --model needs another --out"
                     raise EndpointError(f"{row['why']}; {problem}")
     finally:
         flight.stop()

@@ -24,14 +24,15 @@ def print_report(found: Mapping[str, Any]) -> None:
 
 def _tables(found: Mapping[str, Any]) -> Iterator[str]:
     methods: dict[str, MethodRow] = found["methods"]
-    form = "scored as the models wrote them"
+    first = [*_unfinished(methods)]
+    if found["partly_bare"]:
+        first.append("replies are scored as they are: not every one has a bare copy")
     if found["bare"]:
-        form = "scored after `--scorer bare` copied them out of the replies"
-    form += "; not every one has a bare copy" * found["partly_bare"]
-    if found["bare"] and found["no_copy"]:
-        form += f"; {found['no_copy']} without a copy, scored as written"
-    heading = f"answers {form}\n{HEADING.format(**found)}"
-    yield "\n".join([*_unfinished(methods), heading])
+        copied = "answers were copied out of the replies by `--scorer bare`"
+        left = f"; {found['no_copy']} without a copy, scored as replied"
+        first.append(copied + left * bool(found["no_copy"]))
+    first.append("")  # a line of its own, as in every report
+    yield "\n".join([*first, HEADING.format(**found)]).lstrip()
     for key in PARTS:
         yield _table_by(key, methods)
     yield _outcomes(methods)
@@ -47,7 +48,7 @@ def _unfinished(methods: Mapping[str, MethodRow]) -> Iterator[str]:
     for name, m in methods.items():
         if m["unfinished"]:
             done = m["asked"] - m["unfinished"]
-            told = "the command that began it goes on"
+            told = "to continue, give its command again"
             yield f"not finished: {name} has {done} of {m['asked']} answers; {told}"
         if m["overall"]["unjudged"]:
             count = f"{m['overall']['unjudged']} answers without a verdict"

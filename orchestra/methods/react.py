@@ -135,25 +135,25 @@ class React:
                     raise self.unfinished(job, reply)
         except (EndpointError, BudgetExceeded) as failure:
             raise self.stopped(failure) from failure
-        raise out_of_steps(job, reply.text)
+        raise self.unfinished(job, reply)
 
     def unfinished(self, job: Job, reply: Reply) -> Unreported:
         """What the loop ends with if no step was left, or its last `reply` should have finished."""
         calls = [step for step in job.trace if step.action not in (INVALID, FINISH)]
-        if not calls or not steps_left(job):
+        if not calls:
             return out_of_steps(job, reply.text)
         newest = calls[-1]
+        cause = "tools" if newest.failed else "replies"
         repeats = sum(step.params == newest.params != {} for step in job.trace)
-        if repeats < LIKE_PATTERNS <= len(unusable(job)):
+        if repeats >= LIKE_PATTERNS and 2 * repeats > len(job.trace):
+            about = {"tool": newest.action, "times": repeats}
+            about["params"] = outside(json.dumps(newest.params, ensure_ascii=False))
+            about["shown"] = outside(newest.observation)
+            return Unreported(say(PROMPTS, "same_again", **about), cause)
+        if not steps_left(job) or len(unusable(job)) >= LIKE_PATTERNS:
             return out_of_steps(job, reply.text)
-        about = {"tool": newest.action, "times": max(repeats, like_patterns(calls))}
-        shown = outside(newest.observation)
-        if repeats >= LIKE_PATTERNS:
-            params = outside(json.dumps(newest.params, ensure_ascii=False))
-            told = say(PROMPTS, "same_again", params=params, shown=shown, **about)
-        else:
-            told = say(PROMPTS, "did_not_finish", **about)
-        return Unreported(told, "tools" if newest.failed else "replies")
+        about = {"tool": newest.action, "times": like_patterns(calls)}
+        return Unreported(say(PROMPTS, "did_not_finish", **about), cause)
 
     def stopped(self, failure: EndpointError | BudgetExceeded) -> Exception:
         """What a failure of an endpoint or an empty purse ends the loop with."""

@@ -72,8 +72,10 @@ class SingleReact(CarefulReact):
 
     def unfinished(self, job: Job, reply: Reply) -> Unreported:
         end = super().unfinished(job, reply)
-        if end.cause == "replies" and not reply.cut and "{" not in reply.text:
-            end.answer = after_thinking(reply.text).strip()
+        words = after_thinking(reply.text).strip()
+        is_prose = not words.startswith(("{", "<", "`")) and '{"' not in words
+        if end.cause == "replies" and not reply.cut and is_prose:
+            end.answer = words
         return end
 
     def offer(self, job: Job) -> Offer:

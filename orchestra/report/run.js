@@ -22,12 +22,12 @@ function showRun() {
 function outcome(run) {
   const words = { answered: "Answered", fallback: "Ended early, with a fallback answer", stopped: "Stopped without an answer", interrupted: "Interrupted", running: "In progress" };
   const running = isRunning(run), state = words[run.state] ?? run.state;
-  const sign = run.state === "answered" ? "✓ " : running ? "… " : "✗ ";
+  const sign = run.state === "answered" ? (run.why ? "! " : "✓ ") : running ? "… " : "✗ ";
   const parts = [el("h1", {}, run.question),
-    el("p", { class: `state ${run.state === "answered" && run.why ? "fallback" : run.state}` }, el("strong", {}, sign + state), run.why && run.why !== run.state ? `: ${[run.why, run.advice].filter(Boolean).join("; ")}` : ""),
+    el("p", { class: run.state === "answered" && run.why ? "state" : `state ${run.state}` }, el("strong", {}, sign + state), run.why && run.why !== run.state ? `: ${[run.why, run.advice].filter(Boolean).join("; ")}` : ""),
     run.origin ? el("p", {}, run.origin.replace("fork", "Fork") + ".") : "",
     el("p", { class: "answer" }, run.answer || (running ? "no answer yet" : "no answer")),
-    ...run.next.map((line) => { const at = line.indexOf(": ") + 2; return el("p", {}, line.slice(0, at), el("code", {}, line.slice(at))); }),
+    ...run.next.map(([purpose, command]) => el("p", {}, purpose, ": ", el("code", {}, command))),
     facts(run.method, run.model, count(run.rounds, "round"), count(run.calls, "call"), count(run.tokens, "token"), usd(run.cost_usd), seconds(run.latency_s),
       run.failed_subtasks ? count(run.failed_subtasks, "failed sub-task") : "", date(run.date_s))];
   return parts.filter(Boolean);

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestra.command import outside
 from orchestra.command.outside import damage_is_one_line
-from orchestra.command.way_on import advice_for, again_as_stored, next_steps
+from orchestra.command.way_on import TO_SEE, advice_for, again_as_stored, next_steps
 from orchestra.kernel.folder import Event, Manifest, read_manifest, sha256_of
 from orchestra.kernel.tape import Exchange, Failure, exchanges
 from orchestra.kernel.vocabulary import ConfigError
@@ -93,11 +93,11 @@ def _began(events: Sequence[Event]) -> Row:
     return {"began_s": None, "parallel": 1}
 
 
-def _next_steps(run: Recorded) -> list[str]:
+def _next_steps(run: Recorded) -> list[tuple[str, str]]:
     """What to do about a run that has ended early, but for looking at this page."""
     how = again_as_stored(run.folder, run.manifest)
-    lines = next_steps(how, run.manifest, run.summary.ending, run.summary.rounds)
-    return [line for line in lines if " report " not in line]
+    steps = next_steps(how, run.manifest, run.summary.ending, run.summary.rounds)
+    return [step for step in steps if step[0] != TO_SEE]
 
 
 def outcome_row(run: Recorded) -> Row:
