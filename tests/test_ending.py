@@ -386,6 +386,19 @@ def test_each_command_for_a_larger_budget_can_be_pasted_until_one_answers(
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
 
 
+def test_a_fork_without_prices_does_not_lose_the_budget_of_its_run(endpoint, tmp_path):
+    server = endpoint(finding)
+    pool_file(tmp_path, server.url, small=(1, 2))
+    called("?", "--backends", "pool.toml", "--budget", "1", "--out", "run")
+    made = len(server.requests)
+    (tmp_path / "unpriced.toml").write_text(
+        f'[[backend]]\nname = "other"\nbase_url = "{server.url}"\n'
+    )
+    done = called("resume", "run", "--from-round", "1", "--backends", "unpriced.toml")
+    assert done.returncode == 2 and "--budget needs prices" in done.stderr
+    assert len(server.requests) == made
+
+
 def test_every_view_of_a_fork_says_what_its_user_replaced():
     decision = {"action": "complete", "answer": "5"}
     told = "fork of equinox from round 2; its user replaced r2"
