@@ -119,6 +119,13 @@ def test_the_main_agent_reads_the_top_level_and_that_nothing_was_changed(run, sw
     ]
 
 
+def test_an_answer_is_a_fallback_while_nobody_is_done_and_nothing_is_changed(run, swe):
+    turns = [tuple4("do it"), *[complete("It works.")] * 3]
+    result = swe(["echo 1", "echo 2"], turns=turns, steps=2)
+    assert (result.state, result.answer) == ("fallback", "It works.")
+    assert "No sub-agent has reported that its task is done" in result.ending.why
+
+
 def test_a_sub_agent_that_changed_nothing_must_say_why(run, swe):
     swe(["echo TASK_COMPLETE"])
     assert "the diff of the repository is empty" in run.prompts[1]

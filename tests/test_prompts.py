@@ -16,6 +16,7 @@ from tests.scripted import act, complete, delegate, finish
 FOLDERS = (
     "",
     "orchestra/kernel",
+    "orchestra/coding",
     "orchestra/methods",
     "orchestra/methods/released",
     "orchestra/curation",

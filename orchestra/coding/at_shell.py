@@ -23,7 +23,15 @@ from orchestra.kernel.folder import Manifest, Options
 from orchestra.kernel.method import Ask
 from orchestra.kernel.prompts import named, say
 from orchestra.kernel.tool import Tool
-from orchestra.kernel.vocabulary import ConfigError, Decision, Delegate, Pool, State
+from orchestra.kernel.vocabulary import (
+    Complete,
+    ConfigError,
+    Decision,
+    Delegate,
+    ModelMistake,
+    Pool,
+    State,
+)
 from orchestra.methods.aorchestra import PROMPTS, AOrchestra
 from orchestra.tools import sandbox
 from orchestra_min import Parts
@@ -32,7 +40,9 @@ AGENT = "mini-swe"
 
 
 class AtShell(AOrchestra):
-    """Sub-agents have no tool but their shell. `top`: the names at the top of the repository."""
+    """Sub-agents have no tool but their shell. `top`: the names at the top of the repository. While
+    none is done and nothing is changed, an answer is a fallback.
+    """
 
     def __init__(
         self,
@@ -51,6 +61,8 @@ class AtShell(AOrchestra):
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
         offered = replace(state, tools=(), capabilities={})
         y_t = super().decide(offered, ask, mistake, last_chance)
+        if isinstance(y_t, Complete) and not last_chance and _is_undone(state):
+            raise ModelMistake("nobody_done", wanted="complete", answer=y_t.answer)
         if isinstance(y_t, Delegate):
             at_shell = tuple(replace(u, tools=()) for u in y_t.subtasks)
             return replace(y_t, subtasks=at_shell)
@@ -62,6 +74,14 @@ class AtShell(AOrchestra):
             return super().files(state)
         repo = say(PROMPTS, "repo", top=", ".join(map(named, self.top)))
         return f"{super().files(state)}\n\n{repo}"
+
+
+def _is_undone(state: State) -> bool:
+    """Whether no sub-agent has reported that its task is done, and nothing has been changed."""
+    same = say(mini_swe.PROMPTS, "same")
+    history = state.history
+    has_done = any(h.status == "done" for h in history)
+    return bool(history) and not has_done and same in history[-1].summary
 
 
 def check(options: Options, repo: Path | None = None, with_media: bool = False) -> None:
