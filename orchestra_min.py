@@ -244,8 +244,8 @@ class Run:
             return self.last_chance(t, "budget", str(error))
         except ModelMistake as mistake:
             why = (
-                f"none of {DECISION_ATTEMPTS} replies of the main agent was usable; it "
-                f"was told: {explained(mistake)}"
+                f"no decision of the main agent was accepted in {DECISION_ATTEMPTS} "
+                f"attempts; it was told: {explained(mistake)}"
             )
             return self.fallback(t, "replies", why)
         except BudgetExceeded as error:

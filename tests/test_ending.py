@@ -193,7 +193,9 @@ def test_the_pool_file_that_is_printed_is_safe_whatever_a_run_names(url, tmp_pat
     again = again_as_stored(tmp_path / "a 'run'", stored)
     (purpose, command), *_ = next_steps(again, stored, ending, rounds=1)
     assert "evil.test" not in command and "printf" not in command
-    assert purpose == 'with image = { engine = "local" } in [engines] of a pool file'
+    assert purpose.startswith(
+        'with image = { engine = "local" } in [engines] of a pool file, adding'
+    )
     own = again._replace(is_own=True, url="http://127.0.0.1:8/v1")
     (_, command), *_ = next_steps(own, stored, ending, rounds=1)
     made = re.search("printf .*(?= > pool-local.toml)", command)
@@ -384,6 +386,22 @@ def test_each_command_for_a_larger_budget_can_be_pasted_until_one_answers(
             break
         done = pasted(steps[0], "")
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+
+
+def test_a_sub_task_whose_picture_was_refused_prints_the_way_to_read_it_here(endpoint, tmp_path):
+    def respond(request):
+        if is_main(request):
+            done = "image input" in last_text(request)
+            return complete("unknown") if done else delegate(task)
+        if "image_url" in json.dumps(request["messages"]):
+            return Raw(400, {"error": {"message": "this model does not support image input"}})
+        return act("ImageAnalysisAction", query="which city?", image_path="clock.png")
+
+    task = {"task_instruction": "look", "tools": ["ImageAnalysisAction"]}
+    server = endpoint(respond)
+    done = called("Which city?", CLOCK, "--model", "m", "--out", "run", at=server.url)
+    for text in (done.stderr, called("runs", "run").stdout):
+        assert "[engines]" in text and "--from-round 1" in text, text
 
 
 def test_a_fork_without_prices_does_not_lose_the_budget_of_its_run(endpoint, tmp_path):

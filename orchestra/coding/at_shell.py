@@ -62,7 +62,10 @@ class AtShell(AOrchestra):
         offered = replace(state, tools=(), capabilities={})
         y_t = super().decide(offered, ask, mistake, last_chance)
         if isinstance(y_t, Complete) and not last_chance and _is_undone(state):
-            raise ModelMistake("nobody_done", wanted="complete", answer=y_t.answer)
+            error = state.history[-1].error
+            raise ModelMistake(
+                "nobody_done", wanted="complete", answer=y_t.answer, error=error
+            )
         if isinstance(y_t, Delegate):
             at_shell = tuple(replace(u, tools=()) for u in y_t.subtasks)
             return replace(y_t, subtasks=at_shell)

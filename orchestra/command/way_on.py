@@ -43,6 +43,7 @@ ADVICE = {  # by the status of an endpoint that failed; 0: no answer came
     429: "--option patience_s=S waits longer",
 }
 OTHER_MODEL = "with another model"  # purposes
+CODED = "mini-swe", "replies"  # nobody was done, as a rule for lack of steps
 TO_SEE = "to see what happened"
 Step = tuple[str, str]  # a purpose, and the command for it
 ASK_S = 2.0  # for a list of models, after a failure
@@ -172,8 +173,11 @@ def next_steps(
     """What to do after a run. `model`: one that its endpoint serves."""
     if ending.state == "running":
         return
+    refused = _refused_media(run.run)
     if not ending.finished:
         yield run.step(*_to_continue(run, stored, ending, model))
+    elif refused:
+        yield run.step(*_with_a_library(run, stored.pool, refused))
     for purpose, resume in _to_vary(run, stored, ending, rounds):
         yield run.step(purpose, resume)
     yield to_see(run.run)
@@ -205,22 +209,24 @@ def _to_vary(
     """The forks that may help a run that ended early, or changed nothing."""
     options = stored.options
     fork = partial(run.command, "--from-round")
+    broken = _failed_tools(run.run, stored)
     if ending.state == "answered":
         is_coding = (run.run / "workdir.git").exists()
         if is_coding and not (run.run / "changes.diff").exists():
             yield "to try again", fork(1)
+        if broken:
+            yield f"{broken} failed in it; once corrected", fork(1)
         return
     larger = ("--budget", _larger(options, ending))
     if ending.cause == "rounds":
         more = ["--rounds", min(2 * (options.rounds or rounds), MOST)]
         more += larger if "the budget does not cover" in ending.why else ()
         yield "for more rounds, those so far are kept", fork(rounds + 1, *more)
-    if ending.cause == "steps":
+    if ending.cause == "steps" or (options.agent, ending.cause) == CODED:
         steps = min(2 * options.steps, MOST)
         yield "for more steps, all paid again", fork(1, "--steps", steps)
     if ending.cause == "budget" and options.budget_usd is not None:
         yield "with a larger budget", fork(max(rounds, 1), *larger)
-    broken = _failed_tools(run.run, stored)
     if broken and ending.cause in ("tools", "replies", "sub-task"):
         yield f"once {broken} is corrected", fork(1)
     elif ending.cause in ("replies", "sub-task"):
@@ -228,6 +234,12 @@ def _to_vary(
             yield "with prompts for small models", fork(1, "--prompts", "small")
         others = [name for name in stored.pool.names if name != stored.pool.main]
         yield _with_model(run, (others or [""])[0])
+
+
+def _refused_media(run: Path) -> str:
+    """The first error of a sub-task whose endpoint takes no pictures or sound; "" for none."""
+    errors = (e["error"] for e in read_events(run) if e["event"] == "result")
+    return next((error for error in errors if REFUSED_MEDIA.search(error)), "")
 
 
 def _failed_tools(run: Path, stored: Manifest) -> str:
@@ -254,7 +266,9 @@ def _with_a_library(run: Again, pool: Pool, why: str) -> tuple[str, str]:
     engine = f'{kind} = {{ engine = "local" }}'
     fork = run.command("--from-round", 1)
     if not run.is_own or not run.url:
-        return f"with {engine} in [engines] of a pool file", fork
+        has_file = "--backends" in " ".join(map(str, [*run.to_add, *run.flags]))
+        lacking = "" if has_file else ", adding --backends FILE"
+        return f"with {engine} in [engines] of a pool file{lacking}", fork
     b = pool[pool.main]
     rows = ["[[backend]]", f"name = {json.dumps(b.name)}"]
     rows += [f"model = {json.dumps(b.model)}", f"base_url = {json.dumps(run.url)}"]

@@ -148,7 +148,8 @@ class React:
         if repeats >= LIKE_PATTERNS and 2 * repeats > len(job.trace):
             about = {"tool": newest.action, "times": repeats}
             about["params"] = outside(json.dumps(newest.params, ensure_ascii=False))
-            about["shown"] = outside(newest.observation)
+            shown = " ".join(without_marks(newest.observation).split())
+            about["shown"] = outside(shown)
             return Unreported(say(PROMPTS, "same_again", **about), cause)
         if not steps_left(job) or len(unusable(job)) >= LIKE_PATTERNS:
             return out_of_steps(job, reply.text)

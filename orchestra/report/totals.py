@@ -120,7 +120,8 @@ def ending_of(folder: Path, end: Event | None) -> Ending:
     if end is not None:
         why = end["why"]
         if (folder / "workdir.git").exists() and not (folder / "changes.diff").exists():
-            why = "; ".join(filter(None, [why, "no file of --workdir was changed"]))
+            told = "no file of --workdir was changed"
+            why = "; ".join(filter(None, [why.rstrip("."), told]))
         return Ending(end["state"], end["cause"], why, end["finished"])
     return RUNNING if is_running(folder) else KILLED
 
