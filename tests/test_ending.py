@@ -191,13 +191,11 @@ def test_the_pool_file_that_is_printed_is_safe_whatever_a_run_names(url, tmp_pat
     why = f"{name} at {url}: status 400: this model does not support image input"
     ending = Ending("stopped", "endpoint", why, finished=False)
     again = again_as_stored(tmp_path / "a 'run'", stored)
-    (purpose, command), *_ = next_steps(again, stored, ending, rounds=1)
+    _, (purpose, command), *_ = next_steps(again, stored, ending, rounds=1)
     assert "evil.test" not in command and "printf" not in command
-    assert purpose.startswith(
-        'with image = { engine = "local" } in [engines] of a pool file, adding'
-    )
+    assert "[engines] of a pool file (docs/models.md), adding --backends FILE" in purpose
     own = again._replace(is_own=True, url="http://127.0.0.1:8/v1")
-    (_, command), *_ = next_steps(own, stored, ending, rounds=1)
+    _, (_, command), *_ = next_steps(own, stored, ending, rounds=1)
     made = re.search("printf .*(?= > pool-local.toml)", command)
     shown = subprocess.check_output(["sh", "-c", made[0]], text=True, cwd=tmp_path)
     (backend,) = tomllib.loads(shown)["backend"]

@@ -92,8 +92,9 @@ def test_a_live_page_grows_with_its_run_and_ends_with_it(growing, capsys):
     following = threading.Thread(target=report.follow, args=(growing,))
     following.start()
     printed = ""
-    while "\n" not in printed and following.is_alive():
+    while "http" not in printed and following.is_alive():
         printed += capsys.readouterr().out
+    assert "http" in printed, (printed, is_running(growing))
     with browser.opened(printed.split()[-1]) as page:
         page.until("document.querySelector('.state')?.innerText.includes('In progress')")
         page.until("document.querySelectorAll('.bar:not(.open)').length >= 1")

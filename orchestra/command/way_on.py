@@ -56,7 +56,7 @@ def advice_on(why: str, failed: Backend | None, served: Sequence[str] = ()) -> s
     if "timed out" in why:
         return "--timeout waits longer"
     if REFUSED_MEDIA.search(why):
-        return "a library can read pictures and sound in its place (docs/models.md)"
+        return "the model takes none; another may, or a library reads text and speech"
     status = re.search(r": status (\d+)", why)
     advice = Template(ADVICE.get(int(status[1]) if status else 0, "see its log"))
     key = (failed.api_key_env if failed else "") or "OPENAI_API_KEY"
@@ -173,11 +173,13 @@ def next_steps(
     """What to do after a run. `model`: one that its endpoint serves."""
     if ending.state == "running":
         return
-    refused = _refused_media(run.run)
-    if not ending.finished:
-        yield run.step(*_to_continue(run, stored, ending, model))
-    elif refused:
+    is_refused = REFUSED_MEDIA.search(ending.why)
+    refused = ending.why if is_refused else _refused_media(run.run)
+    if refused:
+        yield run.step(*_with_model(run, ""))
         yield run.step(*_with_a_library(run, stored.pool, refused))
+    elif not ending.finished:
+        yield run.step(*_to_continue(run, stored, ending, model))
     for purpose, resume in _to_vary(run, stored, ending, rounds):
         yield run.step(purpose, resume)
     yield to_see(run.run)
@@ -188,8 +190,6 @@ def _to_continue(
 ) -> tuple[str, str]:
     """How a run goes on that an error has stopped."""
     options, why = stored.options, ending.why
-    if REFUSED_MEDIA.search(why):
-        return _with_a_library(run, stored.pool, why)
     if ": status 404" in why:
         return _with_model(run, model)
     if ": status 429" in why and NO_QUOTA not in why:
@@ -264,11 +264,13 @@ def _with_a_library(run: Again, pool: Pool, why: str) -> tuple[str, str]:
     """
     kind = "audio" if "audio" in why else "image"
     engine = f'{kind} = {{ engine = "local" }}'
-    fork = run.command("--from-round", 1)
+    read = "hear speech" if kind == "audio" else "read only the text in images"
     if not run.is_own or not run.url:
+        fork = run._replace(url="").command("--from-round", 1)
         has_file = "--backends" in " ".join(map(str, [*run.to_add, *run.flags]))
         lacking = "" if has_file else ", adding --backends FILE"
-        return f"with {engine} in [engines] of a pool file{lacking}", fork
+        how = f"with {engine} in [engines] of a pool file (docs/models.md)"
+        return f"to {read} here, {how}{lacking}", fork
     b = pool[pool.main]
     rows = ["[[backend]]", f"name = {json.dumps(b.name)}"]
     rows += [f"model = {json.dumps(b.model)}", f"base_url = {json.dumps(run.url)}"]
@@ -279,7 +281,7 @@ def _with_a_library(run: Again, pool: Pool, why: str) -> tuple[str, str]:
     resume = run._replace(url="").command("--from-round", 1, "--backends", file)
     package = "faster_whisper" if kind == "audio" else "rapidocr"
     first = f"{install('local')} && " * (find_spec(package) is None)
-    return f"to read {kind}s here", f"{first}{made} > {file} && {resume}"
+    return f"to {read} here", f"{first}{made} > {file} && {resume}"
 
 
 def to_see(folder: Path) -> Step:
