@@ -124,8 +124,7 @@ def sweep(
     """Answer the questions. Yields the row of each one as it ends, after it was written to disk."""
     flight = _Flight(todo, plan, at, workers, budget, tell)
     file = Appender(plan.out / "rows.jsonl")
-    is_admitted = False  # some question got an answer of its endpoint
-    refused = 0
+    refusals = _Refusals(len(todo))
     try:
         while flight.waiting or flight.running:
             if interruption.cancelled.is_set():
@@ -144,20 +143,34 @@ def sweep(
                 is_starved = row["status"] == "starved"
                 if not is_starved or budget.paid[row["run"]] != paid_usd:
                     file.append(json.dumps(row, ensure_ascii=False))
-                is_admitted |= row["status"] != "failed" or row.get("tokens", 0) > 0
                 if is_starved:
                     flight.waiting.append(q)  # again, with a larger share
                 else:
                     yield row
-                refused += REFUSED.search(row["why"]) is not None
-                if not is_admitted and refused == min(MOST_REFUSED, len(todo)):
-                    problem = "once that is corrected, the same command goes on"
-                    if "status 404" in row["why"]:
-                        problem += "; another --model needs another --out"
-                    raise EndpointError(f"{row['why']}; {problem}")
+                refusals.count(row)
     finally:
         flight.stop()
         file.unlock()
+
+
+class _Refusals:
+    """How many questions an endpoint has refused, as for a wrong key, before any got an answer."""
+
+    def __init__(self, asked: int) -> None:
+        self.left = min(MOST_REFUSED, asked)
+
+    def count(self, row: QuestionRow) -> None:
+        """Count a question that has ended. Raises EndpointError once there are too many."""
+        if row["status"] != "failed" or row.get("tokens", 0) > 0:
+            self.left = 0  # it refuses not all: nothing is counted any more
+        if self.left == 0 or not REFUSED.search(row["why"]):
+            return
+        self.left -= 1
+        if self.left == 0:
+            problem = "once that is corrected, the same command goes on"
+            if "status 404" in row["why"]:
+                problem += "; another --model needs another --out"
+            raise EndpointError(f"{row['why']}; {problem}")
 
 
 class _Flight:
