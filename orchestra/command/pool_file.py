@@ -181,12 +181,12 @@ def _problems(error: ValidationError) -> Iterator[tuple[Loc, str]]:
 
 def _check_backend(i: int, backend: BackendTable, before: Sequence[str]) -> None:
     reserved = ", ".join(sorted(RESERVED & backend.options.keys()))
+    options = f"cannot set {reserved}: the program sets it" if reserved else ""
     problems = {
         "name": f"{backend.name!r} is defined twice" if backend.name in before else "",
         "base_url": "" if URL.fullmatch(backend.base_url) else BAD_URL,
         "api_key_env": "" if f"{backend.api_key_env}_".isidentifier() else BAD_KEY,
-        "options": f"cannot set {reserved}: the program sets it" if reserved else "",
-        **({} if _is_json(backend.options) else {"options": "has a date, not JSON"}),
+        "options": options if _is_json(backend.options) else "has a date, not JSON",
     }
     for key, problem in problems.items():
         if problem:

@@ -25,6 +25,7 @@ from orchestra.command.terminal import KEYS, PROGRAM
 from orchestra.kernel.attempts import NO_QUOTA, REFUSED_MEDIA
 from orchestra.kernel.folder import (
     Ending,
+    Event,
     Manifest,
     Options,
     read_events,
@@ -173,14 +174,15 @@ def next_steps(
     """What to do after a run. `model`: one that its endpoint serves."""
     if ending.state == "running":
         return
+    events = read_events(run.run)
     is_refused = REFUSED_MEDIA.search(ending.why)
-    refused = ending.why if is_refused else _refused_media(run.run)
+    refused = ending.why if is_refused else _refused_media(events)
     if refused:
         yield run.step(*_with_model(run, ""))
         yield run.step(*_with_a_library(run, stored.pool, refused))
     elif not ending.finished:
         yield run.step(*_to_continue(run, stored, ending, model))
-    for purpose, resume in _to_vary(run, stored, ending, rounds):
+    for purpose, resume in _to_vary(run, stored, ending, rounds, events):
         yield run.step(purpose, resume)
     yield to_see(run.run)
 
@@ -204,12 +206,16 @@ def _to_continue(
 
 
 def _to_vary(
-    run: Again, stored: Manifest, ending: Ending, rounds: int
+    run: Again,
+    stored: Manifest,
+    ending: Ending,
+    rounds: int,
+    events: Sequence[Event],
 ) -> Iterator[tuple[str, str]]:
     """The forks that may help a run that ended early, or changed nothing."""
     options = stored.options
     fork = partial(run.command, "--from-round")
-    broken = _failed_tools(run.run, stored)
+    broken = _failed_tools(events, stored)
     if ending.state == "answered":
         is_coding = (run.run / "workdir.git").exists()
         if is_coding and not (run.run / "changes.diff").exists():
@@ -236,18 +242,17 @@ def _to_vary(
         yield _with_model(run, (others or [""])[0])
 
 
-def _refused_media(run: Path) -> str:
+def _refused_media(events: Sequence[Event]) -> str:
     """The first error of a sub-task whose endpoint takes no pictures or sound; "" for none."""
-    errors = (e["error"] for e in read_events(run) if e["event"] == "result")
+    errors = (e["error"] for e in events if e["event"] == "result")
     return next((error for error in errors if REFUSED_MEDIA.search(error)), "")
 
 
-def _failed_tools(run: Path, stored: Manifest) -> str:
+def _failed_tools(events: Sequence[Event], stored: Manifest) -> str:
     """The tools of the user that failed in a run."""
     theirs = {
         str(spec).rpartition(":")[2] for spec in stored.options.more.get("tools", ())
     }
-    events = read_events(run)
     failed = {e["action"] for e in events if e["event"] == "step" and e["failed"]}
     return " and ".join(sorted(failed & theirs))
 

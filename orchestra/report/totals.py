@@ -100,12 +100,10 @@ def summarize(
 def origin_of(manifest: Manifest) -> str:
     """As in "fork of city from round 2; its user replaced r2"; "" for a run of its own."""
     parent = manifest.more.get("parent", "")
+    if not parent:
+        return ""
     places = ", ".join(manifest.more.get("what_if", ()))
-    return (
-        f"fork of {parent}" + f"; its user replaced {places}" * bool(places)
-        if parent
-        else ""
-    )
+    return f"fork of {parent}" + f"; its user replaced {places}" * bool(places)
 
 
 def newest_events(folder: Path) -> list[Event]:

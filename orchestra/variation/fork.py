@@ -107,11 +107,12 @@ def _first_round(
             problem = f"round {round} is kept; use --from-round {round}"
             raise ConfigError(f"--what-if {text}: {problem}")
     rounds_made = [exchange.round for exchange in exchanges(folder / "tape.jsonl")]
-    for event in read_events(folder):  # a decision of --what-if is not on the tape
+    events = read_events(folder)
+    for event in events:  # a decision of --what-if is not on the tape
         if event["event"] == "decision":
             rounds_made.append(event["at"][0])
     last = max([1, *rounds_made])
-    ended = read_events(folder)[-1:]
+    ended = events[-1:]
     if ended and ended[0].get("state") in ("fallback", "stopped"):
         last = max(last, ended[0]["rounds"])  # it could not be paid
     if not 1 <= start <= last:
